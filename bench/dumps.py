@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a dump of the flight recorder takes: the copy of a full recorder, its order, the file, and what reads it.
+"""The cost of a dump of the flight recorder: the copy of a full recorder, sorting it, the file, and reading it.
 
 The records are real ones, of reads and writes of a loop device, put into the recorder's own memory again and again
 until it is full; nothing is attached meanwhile.
@@ -92,7 +92,7 @@ def measure(repeats: int, records: int) -> dict[str, Any]:
             part = flow.flight_recorder
             assert isinstance(part, parts.Recorder)
             real = _fill(part)
-            part._begun_ns = 0
+            part._start_ns = 0
             for number in range(repeats):
                 with _timed(took, "copy"):
                     part._copy()

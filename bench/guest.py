@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             try:
                 one = _tool(tool, loads, disks, found["base"], options)
             except (RuntimeError, OSError, AssertionError) as error:
-                one = {"name": tool.name, "tells": tool.tells, "failed": str(error)[-400:]}
+                one = {"name": tool.name, "tells": tool.shows, "failed": str(error)[-400:]}
                 print(f"{tool.name}: FAILED: {error}", flush=True)
             one["seconds"] = time.monotonic() - begin
             found["tools"].append(one)
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _tool(tool: Tool, loads: Sequence[rig.Load], disks: Sequence[str], base: Found, options: Any) -> Found:
     running = rig.Running(tool, disks)
-    one: Found = {"name": tool.name, "tells": tool.tells, "peer": tool.peer, "loads": {}}
+    one: Found = {"name": tool.name, "tells": tool.shows, "peer": tool.peer, "loads": {}}
     try:
         one["idle_per_s"] = running.idle_rate()
         for load in loads:

@@ -73,7 +73,7 @@ def _tool(tool: Tool, link: Link, base: float, options: argparse.Namespace) -> F
     finally:
         said = running.end()
     print(f"{tool.name}: {added:+.0f} instructions a packet; it told {said[-300:]}", flush=True)
-    return {"name": tool.name, "tells": tool.tells, "added": added, "said": said[-2000:]}
+    return {"name": tool.name, "tells": tool.shows, "added": added, "said": said[-2000:]}
 
 
 def _send(link: Link, count: int) -> float:

@@ -28,7 +28,7 @@ from wptrace.flows.io import block as io_block
 from wptrace.flows.io import options as io_options
 from wptrace.flows.io import path as io_path
 from wptrace.model.report import Start
-from wptrace.model.rows import taken
+from wptrace.model.rows import offer_rows
 from wptrace.outputs.registry import CSV, LINES, NDJSON, Wanted, make
 
 Found = dict[str, Any]
@@ -108,7 +108,7 @@ def _once(image: Image) -> tuple[int, dict[str, float]]:
             took["join"] += time.process_time() - begin
             for form, output in outputs.items():
                 begin = time.process_time()
-                assert taken(output, events)
+                assert offer_rows(output, events)
                 took[form] += time.process_time() - begin
                 begin = time.process_time()
                 for event in events:

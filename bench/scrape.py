@@ -40,13 +40,13 @@ def run(repeats: int) -> list[dict[str, Any]]:
     """The CPU time of a text, its lines and its bytes, as they are and compressed."""
     found = []
     for level, followed in _LEVELS.items():
-        taken = _snapshot(followed)
+        snapshot = _snapshot(followed)
         for stages in ("sum", "histogram"):
             metrics = Metrics([Source("io", level, followed, {})], stages == "histogram")
             times, text = [], ""
             for _ in range(repeats):
                 before = time.process_time()
-                text = metrics.text([taken], Process(1.0, 1, 1.0, bpf_is_timed=True))
+                text = metrics.text([snapshot], Process(1.0, 1, 1.0, bpf_is_timed=True))
                 times.append(time.process_time() - before)
             sizes = len(text), len(gzip.compress(text.encode(), 1))
             median = statistics.median(times) * 1e3

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a start takes until all is attached: time, CPU and memory, and how much of it the verifier has for each program.
+"""The cost of a start until all is attached: time, CPU, memory, and the verifier's share for each program.
 
 The package is compiled before, as it is where it is installed.
 """

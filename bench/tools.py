@@ -18,7 +18,7 @@ ALL_LOADS = ("inline", "late", "hit", "none")
 
 class Tool(NamedTuple):
     name: str
-    tells: str
+    shows: str
     arguments: tuple[str, ...]
     peer: str = ""
     """The other tool's program; empty for wptrace."""
@@ -58,11 +58,11 @@ def _per_disk(word: str, disks: Sequence[str]) -> list[str]:
     return [word]
 
 
-def _io(name: str, tells: str, *arguments: str, streams: bool = False, loads: tuple[str, ...] = ()) -> Tool:
+def _io(name: str, shows: str, *arguments: str, streams: bool = False, loads: tuple[str, ...] = ()) -> Tool:
     loads = loads or ALL_LOADS
     # Records of the block layer do not say whose they are.
     mark = '"kind":"request"' if "block" in arguments else '"comm":"fio"'
-    return Tool(name, tells, ("io", "DISKS", *arguments), streams=streams, loads=loads, per_line=mark)
+    return Tool(name, shows, ("io", "DISKS", *arguments), streams=streams, loads=loads, per_line=mark)
 
 
 _BLOCK = ("inline", "late")
@@ -72,8 +72,8 @@ _ROOM = ("--ring-size", "32M")
 KERNEL_STAMPS, OWN_TIMES = "io --level block --times kernel", "io --level block --times own"
 
 
-def _flow(name: str, tells: str) -> Tool:
-    return Tool(f"flow {name}", tells, ("flow", f"bench/flows/{name}.toml"), loads=("inline",), programs=2)
+def _flow(name: str, shows: str) -> Tool:
+    return Tool(f"flow {name}", shows, ("flow", f"bench/flows/{name}.toml"), loads=("inline",), programs=2)
 
 
 FLOWS = (
@@ -132,8 +132,8 @@ WPTRACE = (
 )
 
 
-def _bpftrace(name: str, tells: str, text: str, *, loads: tuple[str, ...], programs: int = 2) -> Tool:
-    return Tool(f"bpftrace {name}", tells, ("-e", text), peer="bpftrace", loads=loads, programs=programs)
+def _bpftrace(name: str, shows: str, text: str, *, loads: tuple[str, ...], programs: int = 2) -> Tool:
+    return Tool(f"bpftrace {name}", shows, ("-e", text), peer="bpftrace", loads=loads, programs=programs)
 
 
 _RQ = "@start[args.dev, args.sector]"

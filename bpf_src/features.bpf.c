@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * One program for each way to observe the kernel that wptrace knows, and does nothing. `wptrace doctor` loads and
- * attaches them one by one: what a kernel claims to have and what its policy lets through are two things.
+ * An empty program for each way to observe the kernel that wptrace knows. `wptrace doctor` loads and
+ * attaches them one by one: a kernel may have a feature that its policy does not permit.
  */
 #include "lib/wptrace.h"
 

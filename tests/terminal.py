@@ -53,8 +53,8 @@ class Screen:
     def feed(self, text: str) -> None:
         text, at = self._rest + text, 0
         # An escape whose end has not come yet.
-        begun = re.search(r"\x1b(?:\[[?0-9;]*)?\Z", text)
-        text, self._rest = (text[: begun.start()], begun[0]) if begun else (text, "")
+        partial = re.search(r"\x1b(?:\[[?0-9;]*)?\Z", text)
+        text, self._rest = (text[: partial.start()], partial[0]) if partial else (text, "")
         for found in _SEQUENCE.finditer(text):
             assert found.start() == at, f"unknown to this terminal: {text[at : at + 20]!r}"
             at = found.end()

@@ -67,6 +67,6 @@ class VerifierError(LibbpfError):
 
 
 class ConditionError(WptraceError):
-    """What was asked for was done, and what was found is what --fail-if named."""
+    """A condition of --fail-if holds; otherwise the command succeeded."""
 
     exit_code = 5

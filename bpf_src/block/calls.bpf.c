@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * How many system calls there are that do no I/O. Where functions cannot be observed, operations are found by the tracepoints
- * of all system calls, whose price these pay as well. The programs do for them what those of io_path do.
+ * The rate of system calls that do no I/O. Where functions cannot be observed, operations are found by the tracepoints
+ * of all system calls, and these pay for that as well. The programs do for them what those of io_path do.
  */
 #include "lib/wptrace.h"
 #include "lib/arguments.h"
@@ -12,7 +12,7 @@
 /* What a call is about. */
 enum call_about {
 	CALL_ABOUT_OTHER,
-	CALL_ABOUT_NOT_STORED, /* a pipe, socket or terminal: that takes a look at the file */
+	CALL_ABOUT_NOT_STORED, /* a pipe, socket or terminal, which only the file tells */
 	CALL_ABOUT_STORED,
 	CALL_ABOUTS,
 };

@@ -43,7 +43,7 @@ struct block_cell {
 	__u64 finished;
 	__u64 failed;
 	__u64 bytes;
-	__u64 untimed; /* of the finished: in no distribution, as a budget wants */
+	__u64 untimed; /* of the finished: only counted, to save cost for a budget */
 	struct event_counts events;
 	struct hist stages[BLOCK_STAGES];
 };
@@ -81,7 +81,7 @@ struct {
 
 RECORDER_MAP(recorded, block_record);
 
-/* Whether there are stateful devices: of them it is kept when a bio got its request, and what the driver has. */
+/* Whether there are stateful devices, for which G of each bio and the requests with the driver are kept. */
 const volatile bool own_times;
 
 struct start {
@@ -123,7 +123,7 @@ STATE_TABLE(requests, issued)
 PLAIN_TABLE(start, struct start, bio, STATE_BITS, 16)
 PLAIN_TABLE(issued, struct issued, request, STATE_BITS, 16)
 
-/* What happened to a request on its way, which is rare: of those that are in flight. */
+/* Rare events of requests in flight. */
 struct life {
 	__u64 bytes; /* done before the end */
 	__s32 error;
@@ -137,18 +137,18 @@ struct {
 	__type(value, struct life);
 } lives SEC(".maps");
 
-__u32 living; /* 0: nobody needs to look there */
+__u32 living; /* 0: the table is empty */
 
 /* Requests that took at least this long cross the ring; the default is never. */
 __u64 slow_ns = ~0ULL;
 __u64 loss[BLOCK_CAUSES];
 
 /* What a budget sets. */
-__u32 sample; /* one in so many crosses the ring, whatever it took; 0: none */
-__u32 request_sample; /* one in so many is timed, the others are counted alone; 0: all are timed */
-bool stateless; /* that was ever so: what has no start may be one that was not timed */
+__u32 sample; /* one in so many crosses the ring, however fast; 0: none */
+__u32 request_sample; /* one in so many is timed, the others are only counted; 0: all are timed */
+bool stateless; /* set once sampling was ever on: a request without a start may be an untimed one */
 
-/* How far the next one of each is. */
+/* The countdown to the next one of each. */
 struct turns {
 	__u64 unsampled;
 	__u64 untimed;
@@ -213,7 +213,7 @@ static __always_inline int on_request_alloc(struct bio *bio, bool trusted)
 	struct device_match match;
 	struct start *start;
 	__u32 place;
-	/* It asks for a flush alone. */
+	/* It is only a flush. */
 	bool empty = !FIELD(trusted, bio, bi_iter.bi_size);
 
 	if (target_tgid && target_tgid != current_ids() >> 32)
@@ -285,7 +285,7 @@ static __always_inline int issue(struct request *rq, enum block_op op, __u16 slo
 	return 0;
 }
 
-/* No start is known of its first bio: a front merge, a flush, or another process. */
+/* The start of its first bio is unknown: a front merge, a flush, or another process. */
 static __noinline int issue_without_start(struct request *rq, __u64 now)
 {
 	struct bio *bio = BPF_CORE_READ(rq, bio);
@@ -345,7 +345,7 @@ static __always_inline int on_request_merge(struct request *rq, bool trusted)
 	return 0;
 }
 
-/* How many bios of a request end with so many bytes. Global, so that the verifier looks at it once; of numbers alone. */
+/* The number of bios that end with so many bytes. Global, with scalar arguments, so that it is verified once. */
 __noinline int bios_within(__u64 request, __u32 bytes)
 {
 	struct request *rq = (void *)request;
@@ -363,7 +363,7 @@ __noinline int bios_within(__u64 request, __u32 bytes)
 	return ended;
 }
 
-/* The life of a request that is in flight, from the first that happens to it. */
+/* The events of a request in flight, created with the first one. */
 static __noinline struct life *life_of(struct request *rq)
 {
 	__u64 key = (__u64)rq;
@@ -456,7 +456,7 @@ static __always_inline int on_bio_split(struct bio *bio, bool trusted)
 	return 0;
 }
 
-/* A request ends to which something happened. */
+/* The end of a request that had events. */
 static __noinline int end_life(struct request *rq, struct life *found)
 {
 	__u64 key = (__u64)rq;
@@ -539,7 +539,9 @@ static __always_inline void count(struct block_cell *cell, __u32 bytes, int erro
 		cell->failed++;
 }
 
-/* A sequence of flushes ends: its data and its flushes were requests of their own. Without data it was asked for alone. */
+/*
+ * A sequence of flushes ends: its data and its flushes were requests of their own. Without data it was asked for alone.
+ */
 static __noinline int end_sequence(struct request *rq, __u16 slot, bool stateful)
 {
 	struct bio *bio = BPF_CORE_READ(rq, bio);
@@ -549,7 +551,7 @@ static __noinline int end_sequence(struct request *rq, __u16 slot, bool stateful
 		return 0;
 	if (stateful && !forget_start((__u64)bio) && target_tgid)
 		return 0; /* somebody else's */
-	/* That it has no bytes left says nothing. A clone shares the pages, and does not count them. */
+	/* No bytes left does not mean that it is done. A clone shares the pages and does not count them. */
 	if (BPF_CORE_READ(bio, bi_io_vec) && (BPF_CORE_READ(bio, bi_vcnt) || BPF_CORE_READ(bio, bi_iter.bi_sector)))
 		return 0;
 	cell = cell_of(slot, BLOCK_OP_FLUSH);
@@ -651,7 +653,7 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 		cell->events.merged += others;
 	}
 	count(cell, bytes, error);
-	/* Where starts are seen, it was decided there. */
+	/* With a program at the start, this was decided there. */
 	timed = !request_sample || (known && !target_tgid) || is_timed();
 	if (!timed) {
 		cell->untimed++;

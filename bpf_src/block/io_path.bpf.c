@@ -6,7 +6,7 @@
  * An operation is a slot in `ops`, found by its task. A bio that got a request is a slot in `bios`, found by its
  * address, which every later hook finds in the request. When a request completes, its times go to the operation that
  * made it. When the task runs again, the request that completed last is what it waited for, and the time since the last
- * look is charged to that request's stages. So each nanosecond is charged once, however many requests there were.
+ * charge goes to that request's stages. So each nanosecond is charged once, however many requests there were.
  */
 #include "lib/arguments.h"
 #include "lib/gone_cgroups.h"
@@ -80,7 +80,7 @@ int virtblk_add_fentry(__u64 *ctx)
 	return on_request_handed(before_payload(ctx[1]), false);
 }
 
-/* Its fifth argument is what the driver wants back: of other drivers it is something else, which is in no request. */
+/* Its fifth argument is the driver's cookie: with other drivers it is something else, which no request has. */
 SEC("kprobe/virtqueue_add_sgs")
 int virtblk_add_kprobe(struct pt_regs *ctx)
 {
@@ -118,7 +118,7 @@ int tick_perf(void *ctx)
 }
 
 /*
- * What it says of the limit is in one of its arguments, a dirty_throttle_control, or in several: Python asks BTF
+ * The limit is in a single argument, a dirty_throttle_control, or in several ones: Python checks BTF
  * (writeback:balance_dirty_pages).
  */
 TRACEPOINT(dirty_limit, balance_dirty_pages, on_dirty_pause(ctx))
@@ -193,8 +193,8 @@ JOURNAL_OLD(btrfs_sync_log, 0, 0)
 /* --- Operations --------------------------------------------------------------------------------------------------- */
 
 /*
- * Operations by what file systems get, which asynchronous ones have as well. So nothing is run for what is no file of
- * theirs: pipes, sockets, terminals.
+ * Operations at functions of file systems, which serve asynchronous ones as well. So no program runs for files of other
+ * kinds: pipes, sockets, terminals.
  */
 #define FILE_SYSTEM(prefix) \
 	SEC("fentry/" #prefix "_read_iter") \
@@ -223,14 +223,14 @@ FILE_SYSTEM(ext4_file)
 FILE_SYSTEM(xfs_file)
 FILE_SYSTEM(btrfs_file)
 
-/* Its second argument: not to wait. */
+/* Its second argument: do not wait. */
 SEC("fentry/__percpu_down_read")
 int frozen_fentry(__u64 *ctx)
 {
 	return (__u8)ctx[1] ? 0 : on_shared_lock(ctx, ctx[0]);
 }
 
-/* Operations by the functions that all their system calls go through, of whatever file system. */
+/* Operations at the functions that all their system calls go through, for any file system. */
 #define OPERATION(function, kind, vectored, arguments) \
 	SEC("fentry/" #function) \
 	int function##_entry(__u64 *ctx) \
@@ -331,7 +331,7 @@ int aio_write_fentry(__u64 *ctx)
 }
 
 /*
- * Where file systems are not watched one by one, these are the functions in which any of them gets it: what follows their
+ * If file systems are not watched one by one, these functions call into any of them: what follows their
  * begin is the work of the operation.
  */
 #define AIO_WHOLE(function, kind) \
@@ -344,7 +344,7 @@ int aio_write_fentry(__u64 *ctx)
 	int function##_whole_fentry(__u64 *ctx) \
 	{ \
 		on_aio_submit(ctx[0]); \
-		/* Of a bool the upper bits are anything. */ \
+		/* The upper bits of a bool are undefined. */ \
 		return on_aio_enter((void *)ctx[0], ctx[1], kind, (__u8)ctx[2]); \
 	}
 
@@ -412,7 +412,7 @@ int vfs_fsync_exit(__u64 *ctx)
 	return on_inner_leave((__s32)ctx[2]);
 }
 
-/* They may have both of those above as a part of them: in 5.10, fdatasync has. */
+/* The functions above may be inlined in them: in fdatasync of 5.10, both are. */
 #define SYNC_CALL(name, on_enter) \
 	SEC("fentry/" SYSTEM_CALL(name)) \
 	int sys_##name##_entry(__u64 *ctx) \
@@ -427,7 +427,7 @@ int vfs_fsync_exit(__u64 *ctx)
 
 SYNC_CALL(fsync, on_sync_call_enter)
 SYNC_CALL(fdatasync, on_sync_call_enter)
-/* Of a whole file system, and of all of them. */
+/* Syncs of a whole file system, and of all of them. */
 SYNC_CALL(syncfs, on_syncfs_enter)
 
 SEC("fentry/ksys_sync")

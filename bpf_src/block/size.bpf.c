@@ -2,8 +2,8 @@
 /*
  * How large requests are, and which of them begin where the one before ended.
  *
- * They are counted when they are issued: their order is the one that the device gets to see, and their size is whole,
- * while one that completes in parts shows the size of each part.
+ * They are counted when they are issued: their order is that of the device, and their size is complete,
+ * while one that completes in parts has the size of each part.
  */
 #include "lib/wptrace.h"
 #include "lib/arguments.h"
@@ -55,7 +55,7 @@ struct {
 #define STREAMS ((DEVICES / 2 + 1) * BLOCK_OPS)
 __u64 ends[STREAMS];
 
-/* Requests that were issued and taken back, by the sector that they will be issued with again. */
+/* Requests that were issued and requeued, by the sector that they will be issued with again. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -63,7 +63,7 @@ struct {
 	__type(value, __u64);
 } requeued SEC(".maps");
 
-/* How many are in it, so that a look into the map costs nothing while there are none. */
+/* The number of its entries, so that the lookup can be skipped while there are none. */
 __u64 requeues;
 __u64 loss[SIZE_CAUSES];
 
@@ -144,7 +144,7 @@ static __always_inline int on_request_requeue(struct request *rq, bool trusted)
 	__u64 sector = FIELD(trusted, rq, __sector);
 	__u64 key = (__u64)rq;
 
-	/* The driver had no room and never began with it: it has not been issued. */
+	/* The driver had no room and did not start it: it has not been issued. */
 	if (!FIELD(trusted, rq, state))
 		return 0;
 	if (!find_device(request_disk(rq, trusted), sector, true).found)

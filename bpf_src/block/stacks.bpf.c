@@ -26,7 +26,7 @@ enum stacks_cause {
 EXPORT_ENUM(stacks_cause);
 EXPORT_ENUM(block_op);
 
-/* Whose I/O it is. */
+/* The row of an I/O. */
 struct stack_key {
 	__s32 kernel; /* of the stack; below 0: there is none */
 	__s32 user;
@@ -49,7 +49,7 @@ struct {
 	__type(value, struct io_state);
 } ios SEC(".maps");
 
-/* One for all CPUs, as a row for each of them would take too much memory: so it is added to with atomics. */
+/* Shared by all CPUs, as per-CPU rows would take too much memory, so it is updated with atomics. */
 struct stack_cell {
 	__u64 bytes;
 	__u64 count;
@@ -100,7 +100,7 @@ struct {
 	__uint(max_entries, 4096);
 } records SEC(".maps");
 
-/* What takes less is counted and not charged to its stack. */
+/* A shorter I/O is counted, but not charged to its stack. */
 __u64 min_ns;
 __u64 loss[STACKS_CAUSES];
 
@@ -150,9 +150,9 @@ static __always_inline int on_io_start(void *ctx, struct bio *bio, bool trusted)
 		return 0;
 	counts->started++;
 	state.key.slot = match.slot;
-	/* A flush comes as a write of nothing. */
+	/* A flush comes as an empty write. */
 	state.key.op = bytes || request_op(flags) != BLOCK_OP_WRITE ? request_op(flags) : BLOCK_OP_FLUSH;
-	/* What is called at the end of a bio shows who made it. */
+	/* The end function of a bio shows who made it. */
 	state.key.kernel = kernel_stack_id(ctx, (void *)FIELD(trusted, bio, bi_end_io), flags);
 	state.key.user = -1;
 	state.bytes = bytes;
@@ -166,7 +166,7 @@ static __always_inline int on_io_start(void *ctx, struct bio *bio, bool trusted)
 	state.start_ns = bpf_ktime_get_ns();
 	if (!bpf_map_update_elem(&ios, &key, &state, BPF_NOEXIST))
 		return 0;
-	/* Its memory was that of another one, whose end was not seen. */
+	/* Its memory was used by another one, whose end was not seen. */
 	if (!bpf_map_update_elem(&ios, &key, &state, BPF_EXIST))
 		COUNT(loss[STACKS_CAUSE_UNMATCHED_START]);
 	else

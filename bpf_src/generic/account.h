@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What is counted: rows of labels, cells, losses, and records. Needs `object.h` first. */
+/* Counting: rows of labels, cells, losses, and records. Needs `object.h` first. */
 #ifndef WPT_GENERIC_ACCOUNT_H
 #define WPT_GENERIC_ACCOUNT_H
 
@@ -23,7 +23,7 @@ EXPORT_ENUM(generic_cause);
 __u64 loss[GENERIC_CAUSES];
 __u64 dropped[OUTCOMES]; /* no losses: points of the role `drop` took them out */
 
-/* --- What Python sets --------------------------------------------------------------------------------------------- */
+/* --- Settings ----------------------------------------------------------------------------------------------------- */
 
 const volatile __u32 label_words = LABELS;
 const volatile __u32 row_count = 64; /* besides the one of the rest */
@@ -58,7 +58,7 @@ struct {
 	__type(value, __u32);
 } row_numbers SEC(".maps");
 
-/* Numbers that were given away. To be the first to put one in here is what every kernel decides atomically. */
+/* Numbers in use. Every kernel can insert one atomically. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 64);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * What a generated front end hands to a body. A body is a program of its own, that libbpf loads and relocates and nobody
- * runs. It is written against stand-ins: numbers with a mark, and variables of this object. wptrace/engine/definition/body.py
- * makes of it what runs behind a front end: the key comes in a register, `args` are on the stack, slots are in a map, and what
- * is constant at a point is in the instructions. What a point does not use is taken out.
+ * What a generated front end passes to a body. A body is a separate program, which libbpf loads and relocates but which
+ * never runs. It is written against stand-ins: marked numbers, and variables of this object.
+ * wptrace/engine/definition/body.py turns it into code to run after a front end: the key comes in a register, `args`
+ * are on the stack, slots are in a map, and constants of a point are in the instructions. Code that a point does not
+ * use is removed.
  */
 #ifndef WPT_GENERIC_ARGS_H
 #define WPT_GENERIC_ARGS_H
@@ -30,10 +31,10 @@ enum generic_flag {
 	GENERIC_FLAG_REACHED,
 	GENERIC_FLAG_FAILED,
 	GENERIC_FLAG_NARROW, /* marks have 32 bits, and wrap */
-	GENERIC_FLAG_QUIET, /* nobody wonders about what was not seen to begin */
-	GENERIC_FLAG_FIRST, /* what was seen here once is not seen again */
-	GENERIC_FLAG_BEGINS, /* what was not seen to begin begins here */
-	GENERIC_FLAG_RESTART, /* one that begins again has ended unseen */
+	GENERIC_FLAG_QUIET, /* an object that was not seen to begin is no loss */
+	GENERIC_FLAG_FIRST, /* an object that was seen here is not seen again */
+	GENERIC_FLAG_BEGINS, /* an object that was not seen to begin begins here */
+	GENERIC_FLAG_RESTART, /* an object that begins again had ended unseen */
 	GENERIC_FLAG_NEST, /* the outermost one counts */
 	GENERIC_FLAG_SEVERAL, /* stages, each with a distribution; else the total is the only one */
 	GENERIC_FLAG_VALUED, /* any point has a value, */
@@ -68,7 +69,7 @@ EXPORT_ENUM(generic_mark);
 /* The same of what is there already. */
 #define CHANGED(mark, number) asm volatile("%0 = %1 ll" : "+r"(number) : "i"(MARKED(mark, 0)))
 
-/* The branch is known when a point's program is made, and only one of both is in it. */
+/* The branch is decided when a point's program is made, which has only one of both. */
 #define DECIDED(mark, number) \
 	asm goto("r0 = %0 ll\n\tif r0 != 0 goto %l[yes]" : : "i"(MARKED(mark, number)) : "r0" : yes); \
 	return false; \

@@ -337,7 +337,7 @@ static __always_inline int on_end(__u64 key)
 	return 0;
 }
 
-/* It was merged into another one, or is none of those that are wanted: as if it had never begun. */
+/* It was merged into another one, or is not wanted: undo its begin. */
 static __always_inline int on_drop(__u64 key)
 {
 	struct object *object = object_at(home_of(key));

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What is on its way: a slot computed from its key. Needs `args.h` first. */
+/* Objects in flight: a slot is computed from the key. Needs `args.h` first. */
 #ifndef WPT_GENERIC_OBJECT_H
 #define WPT_GENERIC_OBJECT_H
 
-/* So many slots are tried, where the first one had to be shared once. */
+/* The number of slots to try, if the first one ever collided. */
 #define PROBES 8
 #define NOWHERE ~0U
 
@@ -43,7 +43,7 @@ struct life {
 
 struct object {
 	__u64 key; /* 0: free */
-	__u64 begun; /* in this slot, ever; never written but by addition */
+	__u64 begun; /* in this slot so far; only ever incremented */
 	__u32 crowded; /* another one belongs here, and had to take one of the next slots */
 	__u32 row; /* of the last one here: mostly that of the next one as well */
 	struct life life;
@@ -108,7 +108,7 @@ static __always_inline struct object *object_found(__u32 place)
 	return object_at(place_behind(place, 0));
 }
 
-/* Seldom: what comes then is not in the way of the others, which the compiler does not see to by itself. */
+/* Unlikely: keeps the rare code out of the common path, which the compiler does not do by itself. */
 static __always_inline bool DIFFER(__u64 one, __u64 other)
 {
 	asm goto("if %0 != %1 goto %l[yes]" : : "r"(one), "r"(other) : : yes);

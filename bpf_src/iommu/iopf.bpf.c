@@ -47,7 +47,7 @@ struct iopf_state {
 
 CONSTANT(NO_PASID, 0xffffffff);
 
-/* What figures are kept apart by: no pointer, because a device that goes leaves its memory to another. */
+/* The key of figures: no pointer, because the memory of a removed device is reused. */
 struct iopf_row {
 	char dev[DEVICE_NAME];
 	__u32 pasid;
@@ -85,7 +85,7 @@ struct {
 	__type(value, struct iopf_cell);
 } blank SEC(".maps");
 
-/* Only for kprobes: what a thread reports, until the kernel has taken or refused it. */
+/* Only for kprobes: the report of a thread, until the kernel has accepted or refused it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -476,7 +476,7 @@ int serve_kprobe(struct pt_regs *ctx)
 
 /* --- Tracepoints of the SMMU, which know of no groups ----------------------------------------------------------------- */
 
-/* How many faults of one PASID can be told apart; which of them an exit belongs to is not said, so it is the oldest. */
+/* The number of faults of one PASID to distinguish; an exit does not identify its fault, so the oldest one is assumed. */
 #define LANES 8
 
 SEC("raw_tp/io_fault_entry")

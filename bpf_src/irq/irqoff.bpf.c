@@ -4,7 +4,7 @@
  *
  * A timer ticks on each CPU. While interrupts are off it cannot, and the tick comes late, at the moment when they come
  * back: that is the end of the period, and its beginning lies between the tick before and the time when the next one
- * was due. Where a counter of cycles interrupts by NMI, a second program looks at the last tick while interrupts are
+ * was due. Where a cycle counter interrupts by NMI, a second program checks the last tick while interrupts are
  * off, and takes the stack inside the culprit.
  *
  * The tick is an event of perf without a program of its own: the kernel skips such programs while a task is in a system
@@ -17,7 +17,7 @@
 
 #define FRAMES 64
 
-/* How the clock of all time and the one that stops in suspend may drift apart between two looks at them. */
+/* The drift between two reads of the boot-time clock and of the one that stops in suspend. */
 #define AWAKE_NS 1000000
 
 struct irqoff_record {
@@ -66,7 +66,7 @@ struct irqoff_cell {
 	__u64 ticks;
 	__u64 finished;
 	__u64 looked_ns;
-	__u64 spacing_ns; /* the shortest of late between two looks: an idle CPU does not count cycles */
+	__u64 spacing_ns; /* the shortest recent time between two samples: an idle CPU does not count cycles */
 	__u64 sampled_ns; /* the last tick for which there is a sample */
 	__u64 looks;
 	__u64 nmis;
@@ -81,7 +81,7 @@ struct {
 	__type(value, struct irqoff_cell);
 } cells SEC(".maps");
 
-/* A period that is over, and of which the kernel may not have counted yet what the hypervisor took. */
+/* A finished period whose stolen time the kernel may not have counted yet. */
 struct irqoff_pending {
 	__u64 due_ns; /* 0: there is none */
 	__u64 stolen_ns; /* the count before */
@@ -145,7 +145,10 @@ struct task_struct___stolen {
 	struct sched_entity___stolen se;
 } __attribute__((preserve_access_index));
 
-/* The hypervisor's time of this CPU, as far as the kernel has counted it. A task that is not waiting knows its CPU's rq. */
+/*
+ * The hypervisor's time of this CPU, as far as the kernel has counted it. A task that is not waiting knows its CPU's
+ * rq.
+ */
 static __always_inline __u64 stolen_so_far(void)
 {
 	struct task_struct___stolen *task = (void *)bpf_get_current_task();
@@ -234,7 +237,7 @@ static __always_inline int on_timer_expire(void *ctx)
 		return 0;
 	if (*moved >= before)
 		cell->causes[IRQOFF_CAUSE_HOTPLUG]++;
-	/* Without its tick, a CPU has timers no more often than the kernel needs them. */
+	/* Without its tick, a CPU only has the timers that the kernel needs. */
 	if (*moved >= *since || *since >= before)
 		return 0;
 	if (slept + AWAKE_NS > 2 * AWAKE_NS) {

@@ -64,7 +64,7 @@ static __always_inline struct request_queue *bio_queue(struct bio *bio, bool tru
 	return FIELD(trusted, disk, queue);
 }
 
-/* The operations that rows tell apart. */
+/* The operations that rows distinguish. */
 enum block_op {
 	BLOCK_OP_READ,
 	BLOCK_OP_WRITE,
@@ -130,11 +130,11 @@ static __always_inline bool has_timed_out(struct request *rq)
 	return flags >> timed_out_bit & 1;
 }
 
-/* What may happen to a request on its way, beside what happens to all: how often. */
+/* Counts of uncommon events of a request. */
 struct event_counts {
 	__u64 merged; /* other bios went with it */
-	__u64 split; /* cuts that made several of one bio */
-	__u64 requeues; /* the driver gave it back, and was given it again */
+	__u64 split; /* splits of its bio */
+	__u64 requeues; /* it was requeued and issued again */
 	__u64 parts; /* it completed so many times before its end */
 	__u64 timeouts;
 	__u64 asked; /* of flushes: bios that asked for one and had no data, which the kernel counts as writes */
@@ -154,7 +154,7 @@ struct events {
 enum event_below {
 	EVENT_BELOW = 1, /* a stacked device made it of another one */
 	EVENT_SAME_BIO = 2, /* such a device sent on the bio that it got */
-	EVENT_UNDIVIDED = 4, /* its issue went unseen, and no stamp tells of it */
+	EVENT_UNDIVIDED = 4, /* its issue was not seen, and has no stamp */
 };
 EXPORT_ENUM(event_below);
 
@@ -192,8 +192,8 @@ static __always_inline __u32 portable_flags(__u32 flags)
 }
 
 /*
- * Tables by the number of a device, which Python fills (wptrace/engine/devices.py): a search begins where the hash says, and
- * ends behind so many places.
+ * Tables by the number of a device, which Python fills (wptrace/engine/devices.py): a search begins where the hash
+ * says, and ends behind so many places.
  */
 CONSTANT(DEVICE_HASH, 0x9e3779b1);
 CONSTANT(DEVICE_PROBES, 16);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* The way of a file up to the root, across mounts. Needs `wptrace.h` first. */
+/* The walk from a file up to the root, across mounts. Needs `wptrace.h` first. */
 #ifndef WPT_DENTRY_H
 #define WPT_DENTRY_H
 
@@ -11,7 +11,8 @@ struct place {
 /*
  * A file that overlayfs or FUSE's passthrough has open below is a struct backing_file since
  * commit 62d53c4a1dfe ("fs: use backing_file container for internal files with "fake" f_path", v6.5).
- * It has two paths: that below, and behind the file the one by which it was opened above. It was the other way round before
+ * It has two paths: that below, and behind the file the one by which it was opened above. It was the other way round
+ * before
  * commit def3ae83da02 ("fs: store real path instead of fake path in backing file f_path", v6.7).
  * Before v6.5 it had only that above.
  */
@@ -51,8 +52,8 @@ static __always_inline struct place place_of(struct file *file)
 }
 
 /*
- * What lies together is copied together: a copy takes longer than all that is done with what it copied. Where a kernel
- * has it elsewhere, each is copied alone.
+ * Adjacent members are copied together, as copies dominate the cost. Where a kernel
+ * has them elsewhere, each is copied by itself.
  */
 #define IS_BEHIND(type, field, other, bytes) \
 	(bpf_core_field_offset(type, field) == bpf_core_field_offset(type, other) + (bytes))

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Which requests the user wants: each predicate has its globals and its test in a header of its own, and here they are
- * joined by what they are asked of. Python sets the globals, also while programs run (wptrace/engine/filters/). What
- * was asked for has to hold all together. Each of the three (the task, the file, the operation) has one switch, so a
+ * The filter: each predicate has its globals and its test in a header of its own, and here they are
+ * grouped by what they test. Python sets the globals, also while programs run (wptrace/engine/filters/). All
+ * wanted predicates have to match. Each of the three groups (task, file, operation) has one switch, so a
  * filter that is off costs one branch. Needs `wptrace.h` first.
  */
 #ifndef WPT_FILTER_H
@@ -15,7 +15,7 @@ bool filtering; /* anything of what follows */
 #include "filters/file.h"
 #include "filters/operation.h"
 
-/* Only where `current` is who asked for the request, so not in interrupts. */
+/* Only where `current` is the submitter, so not in interrupts. */
 static __always_inline bool task_matches(void)
 {
 	if (!filter_task)

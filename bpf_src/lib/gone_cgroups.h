@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Paths of cgroups that were removed: one may be gone before anybody looks its id up. */
+/* Paths of removed cgroups: one may be gone before its id is looked up. */
 #ifndef WPT_GONE_CGROUPS_H
 #define WPT_GONE_CGROUPS_H
 

@@ -10,7 +10,7 @@
 
 struct hist {
 	__u64 sum;
-	__u64 low; /* the minimum with all bits turned over, so that 0 is none yet */
+	__u64 low; /* the minimum, inverted, so that 0 means none yet */
 	__u64 max;
 	__u64 squares; /* sum of squares, 128 bits: low and high half; 0: not kept */
 	__u64 squares_high;
@@ -40,8 +40,8 @@ const __u16 hist_buckets[HIST_SMALL] = {
 /* clang-format on */
 
 /*
- * A bucket, or more than there are. The ways to it differ in nothing that the verifier looks at: where they do, it goes
- * through all that follows once for each of them, and in a program with many distributions once more for each of these.
+ * A bucket, or more than there are. The paths to it do not differ for the verifier: otherwise it goes
+ * through all that follows once for each path, and in a program with many distributions once more for each of these.
  */
 static __always_inline __u64 hist_index(__u64 value)
 {
@@ -72,7 +72,7 @@ static __always_inline __u64 hist_index(__u64 value)
 	return index;
 }
 
-/* A copy that the verifier connects with nothing, and of which it does not know how it was compared. */
+/* A copy without any known relation to its source, so that the verifier does not know its bounds. */
 #define UNCONNECTED(value) asm volatile("%0 ^= 0" : "+r"(value))
 
 /* Without the squares, which the reader estimates from the buckets. Only for memory that no other CPU writes. */
@@ -93,7 +93,7 @@ static __always_inline void hist_add_plain(struct hist *hist, __u64 value)
 
 /*
  * The same where what interrupts this program may count in the same cell: that it was counted is never lost. Of the other
- * distributions of a cell one in many millions may be, which is then taken for empty.
+ * distributions of a cell, one in many millions may be, and then counts as empty.
  */
 static __always_inline void hist_count(struct hist *hist, __u64 value, __u64 index)
 {
@@ -149,7 +149,7 @@ static __always_inline void hist_add_short(void *cell, struct hist *hist, __s64 
 	__u64 index;
 	__u32 *slot;
 
-	/* So that the verifier sees what the compiler makes of it. */
+	/* So that the verifier sees the bounds that the compiler assumes. */
 	asm goto("if %0 > 2047 goto %l[longer]" : : "r"(value) : : longer);
 	index = *(const __u8 *)&hist_buckets[value]; /* the lower byte: there are more slots */
 	goto known;

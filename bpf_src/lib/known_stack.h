@@ -2,11 +2,11 @@
 /*
  * Stacks that are known without walking them. Needs `wptrace.h` first.
  *
- * The kernel finds a stack frame by frame, some 600 instructions each, and most of a machine's come by a few ways. So each
- * way is learned once: where on the stack the addresses lie that calls return to, seen from some place below them. If the
- * same addresses lie at the same places, it is the same stack: where a frame ends and what it returns to tell where the
- * next one ends. A frame may hold an address that is left over from another call; so every now and then a stack is walked
- * all the same, and what was mistaken is counted.
+ * The kernel walks a stack frame by frame, some 600 instructions each, and most stacks of a machine are a few. So each
+ * stack is learned once: where the return addresses lie, relative to some place below them. If the
+ * same addresses lie at the same places, it is the same stack: the end of a frame and its return address determine the
+ * end of the next one. A frame may hold a stale address from another call; so now and then a stack is walked
+ * anyway, and mistakes are counted.
  */
 #ifndef WPT_KNOWN_STACK_H
 #define WPT_KNOWN_STACK_H
@@ -28,7 +28,7 @@ struct known_stack {
 
 #define KNOWN_WAYS 4
 #define KNOWN_SETS 64
-#define KNOWN_CHECK 128 /* one of so many is walked all the same */
+#define KNOWN_CHECK 128 /* one of so many is walked anyway */
 #define KNOWN_LEARN 64 /* one of so many that are not known replaces one that is */
 
 /* By CPU, so that none reads what another one learns. */
@@ -105,14 +105,16 @@ __noinline int find_known_stack(__u64 arguments, __u32 set_number)
 	return KNOWN_WAYS;
 }
 
-/* The verifier of 5.10 and 6.1 forgets the bounds of a number that the compiler put aside. */
+/* The verifier of 5.10 and 6.1 forgets the bounds of a spilled number. */
 static __always_inline struct known_stack *way_of(struct known_set *set, __u32 way)
 {
 	asm volatile("%0 &= %1" : "+r"(way) : "i"(KNOWN_WAYS - 1));
 	return &set->ways[way];
 }
 
-/* Some words of it; whether that is all. The verifier goes through each step of a loop, and through this one just once. */
+/*
+ * Some words of it; whether that is all. The verifier goes through each step of a loop, and through this one just once.
+ */
 __noinline int learn_words(__u32 set_number, __u32 way, __u32 place)
 {
 	struct known_set *set = bpf_map_lookup_elem(&known_stacks, &set_number);
@@ -169,7 +171,7 @@ __noinline int learn_stack(__u32 set_number, __u32 way)
 	return 0;
 }
 
-/* The way whose place a stack gets that is not known, or KNOWN_WAYS: it is not worth it. */
+/* The way to replace by an unknown stack, or KNOWN_WAYS if it is not worth it. */
 static __always_inline __u32 way_to_learn(struct known_set *set)
 {
 	__u32 way = set->misses++;

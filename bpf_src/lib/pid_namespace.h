@@ -15,8 +15,8 @@ struct pid_namespace___known {
 } __attribute__((preserve_access_index));
 
 /*
- * The number of a task in that namespace, or 0 where it has none there. Global, and of a number: the verifier looks at
- * the loop once.
+ * The id of a task in that namespace, or 0 if it has none. Global, with a scalar argument: the loop is verified
+ * once.
  */
 __noinline __u32 number_within(__u64 address)
 {

@@ -10,7 +10,7 @@
  */
 const volatile bool without_exchange;
 
-/* Who wants a place, in several places together. */
+/* The number of contenders for a place, shared by several places. */
 #define CLAIMS 1024
 __u32 claims[CLAIMS];
 
@@ -18,7 +18,10 @@ static __always_inline __u32 *claims_of(__u64 *place)
 {
 	__u32 at;
 
-	/* The verifier forbids arithmetic with a pointer, but its lower half is a number. Places lie far from each other. */
+	/*
+	 * The verifier forbids arithmetic with a pointer, but its lower half is a number. Places lie far from each
+	 * other.
+	 */
 	asm volatile("%0 = %1" : "=w"(at) : "w"((__u32)(__u64)place));
 	at = at * 0x9e3779b1u >> 22;
 	asm volatile("%0 &= %1" : "+r"(at) : "i"(CLAIMS - 1));

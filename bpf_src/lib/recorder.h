@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * A flight recorder: a record of each thing that ended of late, in the kernel's memory. Nobody reads them until somebody
- * asks (wptrace/flows/io/parts/recorder.py).
+ * A flight recorder: a record of each thing that ended of late, in the kernel's memory. Nobody reads them until
+ * somebody asks (wptrace/flows/io/parts/recorder.py).
  *
- * Each CPU has an area, in which the newest record overwrites the oldest one. A record is whole once its number is there:
- * a reader takes none whose number is another one, or which was overwritten while it read. So a record begins with the
+ * Each CPU has an area, in which the newest record overwrites the oldest one. A record is complete once its number is
+ * set: a reader skips records with another number, and those overwritten during the read. So a record begins with the
  * time of its end, and its number is its last word.
  */
 #ifndef WPT_RECORDER_H
@@ -14,11 +14,11 @@
 
 const volatile bool recording;
 
-/* When something took that long last; the reader looks here. */
+/* The last time that something took that long; read by the reader. */
 __u64 recorder_slow_ns = ~0ULL;
 __u64 recorder_slow_seen;
 
-/* A line of a cache for each possible CPU. What has more shares them. */
+/* A cache line for each CPU. With more CPUs, some share one. */
 #define RECORDER_HEADS 1024
 struct recorder_head {
 	__u64 number; /* of the next record */

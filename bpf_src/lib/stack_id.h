@@ -16,7 +16,7 @@ struct {
 } stacks SEC(".maps");
 
 /*
- * Stacks lie where their hash says, and a place is never given up. One whose place is taken gets a second chance without
+ * Stacks are stored by their hash, and never removed. One whose place is occupied gets a second chance without
  * one more frame, which gives it another hash: the first ones are the program and what calls it.
  */
 CONSTANT(SECOND_CHANCE, 1 << 30);
@@ -68,7 +68,7 @@ __noinline __u32 first_above(__u64 arguments)
 	return 0;
 }
 
-/* The hints are whatever tells apart most of the ways in which a stack comes to be taken. */
+/* The hints are values that distinguish most stacks. */
 static __always_inline __s32 kernel_stack_id(void *ctx, void *hint, __u32 other_hint)
 {
 	__u32 zero = 0, set_number, way;

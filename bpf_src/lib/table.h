@@ -26,9 +26,9 @@ static __always_inline __u32 home_of(__u64 pointer, __u32 bits)
 /*
  * Of slots of a type, whose `member` is the key, or 0 where it is free; `crowded` says that another one belongs there and
  * had to take one of the next slots, so that these are searched as well. `name_at(place)` gives a slot, or NULL where the
- * table has none; `take_name(slot, key)` takes one, if it is free.
+ * table has none; `take_name(slot, key)` claims one, if it is free.
  *
- * What is next to its home is sought by global functions, which the verifier looks at once, and not for each way through
+ * The slots after the home are searched by global functions, which are verified once, and not for each path through
  * them. A place that is 1 << bits is none.
  */
 #define TABLE(name, type, member, bits, probes) \
@@ -100,7 +100,7 @@ static __always_inline __u32 home_of(__u64 pointer, __u32 bits)
 		return *place < 1 << (bits) ? name##_at(*place) : NULL; \
 	}
 
-/* The same of slots that are taken with nothing else to do. */
+/* The same for slots whose claim needs nothing else. */
 #define PLAIN_TABLE(name, type, member, bits, probes) \
 	static __always_inline bool take_##name(type *slot, __u64 key) \
 	{ \

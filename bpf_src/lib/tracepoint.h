@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * A program for each of the two ways to a tracepoint. By `tp_btf` the kernel's objects can be read at once (`trusted`);
+ * A program for each of the two ways to a tracepoint. With `tp_btf` the kernel's objects are read directly (`trusted`);
  * `raw_tp`, for kernels that refuse that, has to copy what it reads.
  */
 #ifndef WPT_TRACEPOINT_H

@@ -10,9 +10,9 @@
 #include <bpf/bpf_tracing.h>
 
 /*
- * A field of a kernel object. In a tp_btf or fentry program the objects that the kernel hands over, and what they point to,
- * are `trusted`: the verifier checks a plain load. In a raw_tp or kprobe program pointers have no type and the field is
- * copied. Both come from one source because `trusted` is a constant after inlining.
+ * A field of a kernel object. In a tp_btf or fentry program the objects that the kernel hands over, and what they point
+ * to, are `trusted`: the verifier checks a plain load. In a raw_tp or kprobe program pointers have no type and the
+ * field is copied. Both come from one source because `trusted` is a constant after inlining.
  */
 #define FIELD(trusted, object, field) \
 	({ \
@@ -36,7 +36,7 @@
 #define COUNT_MORE(counter, more) ((void)__sync_fetch_and_add(&(counter), more))
 #define COUNT(counter) COUNT_MORE(counter, 1)
 
-/* So many bytes behind the begin of an array somewhere in an object, by one addition: the rest is in loads and stores. */
+/* An offset into an array in an object, by one addition: the rest is in loads and stores. */
 #define place_in(object, array, bytes) \
 	({ \
 		__u64 __place = bytes; \

@@ -67,7 +67,7 @@ struct {
 	__type(value, struct cpu_cell);
 } rows SEC(".maps");
 
-/* What finds no row. */
+/* Counts without a row. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -123,7 +123,7 @@ struct {
 	__uint(max_entries, 4096);
 } records SEC(".maps");
 
-/* Who ran last on each CPU, kept only if waits are shown: the reader of a wait finds here who ran meanwhile. */
+/* The last task on each CPU, kept only if waits are shown: the record of a wait names who ran meanwhile. */
 #define RUNS 2048
 
 struct run {
@@ -150,7 +150,10 @@ const volatile bool emits_records;
 __u64 slow_ns = ~0ULL;
 __u64 loss[CPU_CAUSES];
 
-/* Into zeroed memory, to be compared: before 5.17 the kernel leaves parts of an earlier name behind the end of this one. */
+/*
+ * Into zeroed memory, to be compared: before 5.17 the kernel leaves parts of an earlier name behind the end of this
+ * one.
+ */
 static __always_inline void read_comm(void *comm, struct task_struct *task)
 {
 	bpf_probe_read_kernel_str(comm, TASK_NAME, task->comm);

@@ -89,7 +89,7 @@ def _serve(asked: socket.socket) -> None:
             for key, _ in waiting.select():
                 if key.fileobj is not asked:
                     waiting.unregister(key.fileobj)
-                    _tell(key.fd, *key.data)
+                    _send_exit_code(key.fd, *key.data)
                     continue
                 words, fds, _, _ = socket.recv_fds(asked, _LONGEST, 3)
                 if not words:
@@ -109,7 +109,7 @@ def _start(words: Sequence[str], outputs: Sequence[int]) -> tuple[int, int]:
     return pid, os.pidfd_open(pid)
 
 
-def _tell(ended: int, pid: int, status: socket.socket) -> None:
+def _send_exit_code(ended: int, pid: int, status: socket.socket) -> None:
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     os.close(ended)
     with status:

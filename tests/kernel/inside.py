@@ -38,8 +38,8 @@ def wait_for(condition: Callable[[], object], seconds: float) -> None:
         time.sleep(0.01)
 
 
-def tell_time(folder: Path, prefix: str) -> None:
-    """The name of a file: names are in no cache of the other side."""
+def report_time(folder: Path, prefix: str) -> None:
+    """Report the time in the name of a file: the other side does not cache names."""
     new = folder / f"{prefix}{time.monotonic_ns()}"
     for old in reported(folder, prefix)[1]:
         old.rename(new)
@@ -107,7 +107,7 @@ def main(folder: Path, loads: dict[str, tuple[int, int]], options: list[str]) ->
     wait_for((folder / "go").exists, LONG_S)
     least = []
     for _ in range(READS):
-        tell_time(folder, GUESTS)
+        report_time(folder, GUESTS)
         there, _files = reported(folder, HOSTS)
         if there:
             least.append(there - time.monotonic_ns())

@@ -73,7 +73,7 @@ class Agent:
                 return ready.partition("STATUS=")[2]
 
     def stop(self) -> tuple[str, str]:
-        """What it wrote, and what it said."""
+        """Stop it; return its standard output and standard error."""
         self.process.send_signal(signal.SIGTERM)
         written, said = self.process.communicate(timeout=PATIENCE)
         assert self.process.returncode == 0, said
@@ -272,7 +272,7 @@ def test_a_run_answers_a_scraper_beside_its_output(disk: Disk, tmp_path: Path) -
         made = total(fio(disk.path, rw="randread", number_ios=150))
         assert scrape(f"metrics at http://{address}/metrics", disk) == made
     assert count(trace.summary, op="read", dev=disk.name) == made == 150
-    for wrong, said in (("9435", "--prometheus takes an address such as"), ("192.0.2.1:1", "nobody can listen at")):
+    for wrong, said in (("9435", "--prometheus takes an address such as"), ("192.0.2.1:1", "cannot listen at")):
         refused = wptrace("io", "--level", "block", "--dev", disk.name, "--prometheus", wrong)
         assert said in refused.stderr
         assert refused.returncode in (1, 2)
@@ -324,7 +324,7 @@ def busy_ms(disk: Disk) -> int:
 @pytest.mark.one_kernel
 def test_a_trigger_writes_down_what_happened(disk: Disk, tmp_path: Path) -> None:
     """The dump has what was before, and by hand there is another one."""
-    told = tmp_path / "told"
+    written = tmp_path / "told"
     text = f"""
 [agent]
 budget = "100%"
@@ -335,7 +335,7 @@ recorder = "4M"
 [trigger.any]
 when = "io.request.read.total.max > 1ns for 2s"
 after = "1s"
-command = ["{sys.executable}", "-c", "import sys; open('{told}', 'w').write(' '.join(sys.argv[1:]))"]
+command = ["{sys.executable}", "-c", "import sys; open('{written}', 'w').write(' '.join(sys.argv[1:]))"]
 [trigger.never]
 when = "io.write.total.p99 > 1h"
 after = "0s"
@@ -347,8 +347,8 @@ after = "1h"
     with running(tmp_path, text) as agent:
         job = {"filename": disk.path, "rw": "randread", "rate_iops": 50, "number_ios": 200}
         made = total(fio_jobs(job)[0])
-        wait_until(lambda: told.exists() and told.read_text(), "the command")
-        dump = Path(told.read_text())
+        wait_until(lambda: written.exists() and written.read_text(), "the command")
+        dump = Path(written.read_text())
         assert [path.name for path in tmp_path.glob("*.html")] == [dump.with_suffix(".html").name]
         asked = wptrace("dump", str(agent.process.pid))
         assert (

@@ -184,7 +184,7 @@ def test_per_cpu_maps(binding: BpfObject) -> None:
         numbers = list(range(1, libbpf().cpus + 1))
         binding.maps["per_cpu_hash"][7] = numbers
         assert dict(binding.maps["per_cpu_hash"].items()) == {7: numbers}
-        with pytest.raises(UsageError, match="one a CPU"):
+        with pytest.raises(UsageError, match="one per CPU"):
             binding.maps["per_cpu_hash"][7] = [1] * (libbpf().cpus + 1)
 
 

@@ -66,10 +66,10 @@ def test_both_are_enough(kind: type[Trace], loop: Disk) -> None:
 @pytest.mark.parametrize(
     ("command", "sentence"),
     [
-        (("io", "--stats"), "wptrace: --stats takes CAP_SYS_ADMIN, which is missing\nhint: run it with sudo\n"),
+        (("io", "--stats"), "wptrace: --stats needs CAP_SYS_ADMIN, which is missing\nhint: run it with sudo\n"),
         (
             ("progs",),
-            "wptrace: the list of BPF programs takes CAP_SYS_ADMIN, which is missing\nhint: run it with sudo\n",
+            "wptrace: the list of BPF programs needs CAP_SYS_ADMIN, which is missing\nhint: run it with sudo\n",
         ),
     ],
 )
@@ -127,7 +127,7 @@ def test_ways_without_root_are_those_of_the_page(command: str, loop: Disk, tmp_p
 def test_the_hint_asks_for_what_is_not_there(held: str, lacking: str) -> None:
     done = run("setpriv", f"--bounding-set=-all,+{held}", "--inh-caps=-all", sys.executable, "-m", "wptrace", "io")
     assert done.returncode == 3
-    assert done.stderr.startswith(f"wptrace: tracing takes {lacking}, which is missing\n")
+    assert done.stderr.startswith(f"wptrace: tracing needs {lacking}, which is missing\n")
     assert done.stderr.endswith(f"hint: run it with sudo, or grant {lacking} as well\n")
 
 

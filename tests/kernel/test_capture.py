@@ -142,8 +142,8 @@ def test_a_capture_tells_what_the_trace_counted(disk: Disk, tmp_path: Path) -> N
     assert replayed(file, "--since=0s", "--summary")[-1]["operations"] == summary["operations"]
 
 
-class Beside(Trace):
-    """A trace of what others do, also before and after it: what of that the kernel skipped is not asked for."""
+class UnderLoad(Trace):
+    """A trace under a load that runs before and after it: what the kernel skipped there does not fail it."""
 
     adds_skipped = True
 
@@ -163,11 +163,11 @@ def reads_without_end(disk: Disk) -> Iterator[None]:
 def test_what_is_told_is_counted_and_drawn_under_a_load(disk: Disk, tmp_path: Path) -> None:
     """The load is there before the trace and after it; columns of the page are those of the events."""
     file, page = tmp_path / "trace.wpt", tmp_path / "trace.html"
-    with reads_without_end(disk), Beside("--each", f"--capture={file}", f"--dev={disk.name}") as trace:
+    with reads_without_end(disk), UnderLoad("--each", f"--capture={file}", f"--dev={disk.name}") as trace:
         wait_until(lambda: file.stat().st_size > 20_000, "some operations")
         trace.stop()
-    *_, summary = told = replayed(file)
-    ends = {op: [one["ts_ns"] for one in told[1:-1] if one["op"] == op] for op in ("read", "write")}
+    *_, summary = lines = replayed(file)
+    ends = {op: [one["ts_ns"] for one in lines[1:-1] if one["op"] == op] for op in ("read", "write")}
     assert {op: len(found) for op, found in ends.items()} == {
         op: rows(summary, "operation", op, disk.name)["total"]["count"] for op in ends
     }
@@ -175,11 +175,11 @@ def test_what_is_told_is_counted_and_drawn_under_a_load(disk: Disk, tmp_path: Pa
     found = json.loads(re.findall(r'id="data">(.*?)</script>', page.read_text())[0])
     singles, width_ns = found["singles"], round(found["singles"]["width"] * 1e6)
     drawn = {series["name"]: str(at) for at, series in enumerate(found["series"])}
-    for op, told_ns in ends.items():
+    for op, ends_ns in ends.items():
         at = drawn[f"{op} operations"]
         assert "total" in singles["of"][at]
         counts = [cells[at]["total"][0] for _, _, cells in singles["columns"] if at in cells]
-        assert counts == [count for _, count in sorted(Counter(ns // width_ns for ns in told_ns).items())]
+        assert counts == [count for _, count in sorted(Counter(ns // width_ns for ns in ends_ns).items())]
 
 
 # An emulated CPU takes a minute for their libraries. Captures of all views are written in them by tests/unit/capture.
@@ -213,7 +213,7 @@ class Captured:
             place = self.file.with_suffix(f".{form}")
             words = ["replay", str(self.file), "--to", form, "-o", str(place)]
             if form == "speedscope" and summary["rows"] and "stack" not in summary["rows"][0]:
-                with pytest.raises(UsageError, match="speedscope files are of stacks"):
+                with pytest.raises(UsageError, match="speedscope files hold stacks"):
                     main(words)
                 continue
             assert main(words) == 0
@@ -313,9 +313,9 @@ def test_what_a_full_ring_lost_is_said(disk: Disk, tmp_path: Path) -> None:
 def test_a_killed_trace_leaves_what_it_wrote(disk: Disk, tmp_path: Path) -> None:
     file = tmp_path / "trace.wpt"
     with Trace("--each", f"--capture={file}", "--ring-size=64K", f"--dev={disk.name}") as trace:
-        begun = file.stat().st_size
+        size = file.stat().st_size
         fio(disk.path, number_ios=2000)
-        wait_until(lambda: file.stat().st_size > begun + 4096, "some of it in the file")
+        wait_until(lambda: file.stat().st_size > size + 4096, "some of it in the file")
         trace.kill()
     start, *reported, _ = replayed(file)
     assert 0 < len(reported) <= 2000

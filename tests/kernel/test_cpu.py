@@ -174,13 +174,13 @@ def test_it_counts_what_the_scheduler_counts(
     if way == "raw_tp":
         hooks = tuple(hook._replace(programs=hook.programs[-1:]) for hook in CpuFlow.hooks)
         monkeypatch.setattr(CpuFlow, "hooks", hooks)
-    begun = time.monotonic_ns()
+    begin = time.monotonic_ns()
     with hog(), traced(Options(by=PROCESS, wanted=Filter(pid=worker.pid))) as (flow,):
         before = worker.scheduled()
         worker.do("work", 25)
         after = worker.scheduled()
         found = flow.snapshot()
-        ended = time.monotonic_ns()
+        end = time.monotonic_ns()
         book = flow._obj.maps["books"].summed(0)
         # On its way to sleep it may have lost its CPU once more.
         most = worker.scheduled().turns - before.turns
@@ -199,7 +199,7 @@ def test_it_counts_what_the_scheduler_counts(
     assert total.count - 1 <= off.count <= total.count
     assert wait.sum + run.sum == total.sum
     # One after the other, and all of it between two readings of the clock.
-    assert run.sum + off.sum <= ended - begun or unseen
+    assert run.sum + off.sum <= end - begin or unseen
     if times:
         # Both read their clocks some microseconds apart.
         apart = turns * 50_000
@@ -286,16 +286,16 @@ def test_a_long_wait_is_reported_with_who_ran_instead(worker: Worker) -> None:
 
 @pytest.mark.one_kernel
 def test_who_wants_a_cpu_is_listed(worker: Worker) -> None:
-    begun = time.monotonic_ns()
+    begin = time.monotonic_ns()
     with hog() as other, traced(Options(wanted=Filter(pid=other))) as (flow,):
         worker.do("work", 5)
         found = flow.in_flight(0)
-        ended = time.monotonic_ns()
+        end = time.monotonic_ns()
         assert flow.snapshot().books[REQUESTS].in_flight == len(found) or not GUEST
         assert flow.in_flight(3_600_000_000_000) == []
     assert [one.fields["tid"] for one in found] == [other]
     assert found[0].stage in ("wait", "run")
-    assert 0 <= found[0].age_ns <= ended - begun
+    assert 0 <= found[0].age_ns <= end - begin
 
 
 # --- Others' eyes in the same run -------------------------------------------------------------------------------------

@@ -280,12 +280,12 @@ def made(root: Path, *names: str) -> Iterator[list[Path]]:
 def check_subtree(tracer: Tracer, root: Path, act: Act) -> None:
     top = f"wptrace-{os.getpid()}"
     names = (top, f"{top}/a", f"{top}/a/b", f"{top}/a/b/c", f"{top}/ab")
-    with made(root, *names) as (above, wanted, below, deep, beside):
+    with made(root, *names) as (above, wanted, below, deep, sibling):
         found = cgroups.resolve(str(wanted))
         assert found.id == wanted.stat().st_ino
         for known in (found, found._replace(level=None)):
             tracer.wants(cgroup=known)
-            for cgroup, passes in ((above, False), (wanted, True), (below, True), (deep, True), (beside, False)):
+            for cgroup, passes in ((above, False), (wanted, True), (below, True), (deep, True), (sibling, False)):
                 assert tracer.passes(moved(cgroup, act)) is passes, cgroup
             assert not tracer.passes(act)
         # Only where it stands is it looked for, which is what makes a known level cheap.

@@ -209,8 +209,8 @@ def test_what_two_cpus_took_at_once_is_found_in_the_end(tmp_path: Path) -> None:
     [
         (["nothing"], 2, "there is no flow 'nothing'"),
         (["FILE", "--by=nope"], 2, "issued has no label nope: it has disk"),
-        (["FILE", "--slots=1000"], 2, "1000 slots are not possible"),
-        (["FILE", "--rows=16385"], 2, "16385 rows are not possible"),
+        (["FILE", "--slots=1000"], 2, "--slots takes a power of two from 16 to"),
+        (["FILE", "--rows=16385"], 2, "--rows takes a number from 1 to 16,384, not 16385"),
         (["FILE", "--hist=nope"], 2, "there is no stage nope"),
         (["FILE", "--btf=/dev/null"], 2, "--btf goes with --check or --explain"),
         ([], 2, "name a definition"),

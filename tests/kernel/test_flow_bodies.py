@@ -33,7 +33,7 @@ def test_a_point_that_is_passed_again() -> None:
     with Bodies(stage_count=3) as made:
         for point in (made.make("begin"), *(made.make("pass", at) for at in (1, 2, 1, 2, 1))):
             point(KEY)
-        (found,) = made.slots.taken()
+        (found,) = made.slots.occupied()
         life = found.life
         assert life.state.seen == 0b111
         assert sum(life.spent[:3]) == life.last_ns - life.start_ns > 0

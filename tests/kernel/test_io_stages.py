@@ -297,10 +297,10 @@ def test_interrupts_kept_off_are_in_complete(disks: Disks, flow: Running) -> Non
     offs = [next(iter(interferences(line, "irq_off"))) for line in late]
     # The reader may not have had a request with the device when a period began.
     by_pid = {int(event["pid"]): event for event in log}
-    met = [by_pid[off["pid"]] for off in offs]
-    assert met == [event for event in log if event in met]
-    assert periods / 2 < len(met) <= len(log) == periods
-    for line, off, event in zip(late, offs, met):
+    matched = [by_pid[off["pid"]] for off in offs]
+    assert matched == [event for event in log if event in matched]
+    assert periods / 2 < len(matched) <= len(log) == periods
+    for line, off, event in zip(late, offs, matched):
         assert (off["name"], off["cpu"]) == (event["comm"], int(event["cpu"]))
         # Interrupts were off from some moment between two ticks on, and ticks are 1 ms apart.
         assert int(event["length_ns"]) - 1.1 * MS < off["ns"] < int(event["length_ns"]) + CODE_NS
@@ -313,7 +313,7 @@ def test_interrupts_kept_off_are_in_complete(disks: Disks, flow: Running) -> Non
     assert {*accused} & ACCUSING <= {"irq_off"}
     assert accused["inside"]["stage"] == "irq_delay"
     if "irq_off" in accused:
-        assert accused["irq_off"]["who"] in {f"{event['comm']}[{event['pid']}]" for event in met}
+        assert accused["irq_off"]["who"] in {f"{event['comm']}[{event['pid']}]" for event in matched}
 
 
 def test_a_hog_preempts(disks: Disks, flow: Running) -> None:
@@ -330,13 +330,13 @@ def test_a_hog_preempts(disks: Disks, flow: Running) -> None:
     for line in found.reported:
         (who,) = interferences(line, "preempted")
         assert (who["name"], who["pid"], who["cpu"]) == (HOG, busy.process.pid, 0)
-        begun, ended = line["ts_ns"] - line["total_ns"] - offset, line["ts_ns"] - offset
+        start_ns, end_ns = line["ts_ns"] - line["total_ns"] - offset, line["ts_ns"] - offset
         # Who is preempted begins and ends nothing meanwhile, so each burst is in one of them as a whole.
-        met = [burst.end_ns - burst.start_ns for burst in busy.bursts if begun < burst.start_ns < ended]
+        matched = [burst.end_ns - burst.start_ns for burst in busy.bursts if start_ns < burst.start_ns < end_ns]
         # Some of them find the reader asleep, where the work of an interrupt is left to a thread (2 of 25 were seen).
-        assert 0.75 * len(met) - 1 <= who["count"] <= len(met) + 1, (len(met), who)
-        assert min(len(met), who["count"]) > 1
-        assert who["ns"] == pytest.approx(who["count"] * sum(met) / len(met), abs=1.05 * burst, rel=0)
+        assert 0.75 * len(matched) - 1 <= who["count"] <= len(matched) + 1, (len(matched), who)
+        assert min(len(matched), who["count"]) > 1
+        assert who["ns"] == pytest.approx(who["count"] * sum(matched) / len(matched), abs=1.05 * burst, rel=0)
         assert who["ns"] < line["total_ns"]
     assert found.rows["preempted"]["sum_ns"] == sum(
         interferences(line, "preempted")[0]["ns"] for line in found.reported

@@ -367,18 +367,18 @@ def test_a_counter_of_cycles_keeps_time_and_is_no_nmi() -> None:
         assert "it sees a period when that is over" in said.notes[0]
         assert said.sources[0].how.endswith("perf_event/cycles")
         # A counter that is made to go wrong is put right: the emulated one counts a cycle each nanosecond.
-        looks = flow._obj.progs["look_perf_event"]
+        sampler = flow._obj.progs["look_perf_event"]
         for cpu in flow._since:
-            looks.set_period(cpu, 50_000)
-        assert flow._looks
-        flow._looks._cycles = dict.fromkeys(flow._since, 50_000)
+            sampler.set_period(cpu, 50_000)
+        assert flow._sampler
+        flow._sampler._cycles = dict.fromkeys(flow._since, 50_000)
         end = time.monotonic() + PATIENCE
-        while time.monotonic() < end and min(flow._looks._cycles.values()) < 500_000:
+        while time.monotonic() < end and min(flow._sampler._cycles.values()) < 500_000:
             flow.events()
             # Only a busy CPU counts cycles.
             os.sched_setaffinity(0, {int(time.monotonic() * 10) % len(flow._since)})
             sum(range(10_000))
-        assert all(cycles >= 500_000 for cycles in flow._looks._cycles.values()), flow._looks._cycles
+        assert all(cycles >= 500_000 for cycles in flow._sampler._cycles.values()), flow._sampler._cycles
         assert all(cell.looks > 10 for cell in flow._cells())
     finally:
         flow.close()

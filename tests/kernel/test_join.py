@@ -176,7 +176,7 @@ class Running:
         (self._folder / "go").touch()
         most: list[int] = []
         while self._thread.is_alive() and len(most) < inside.READS:
-            inside.tell_time(self._folder, inside.HOSTS)
+            inside.report_time(self._folder, inside.HOSTS)
             there, _files = inside.reported(self._folder, inside.GUESTS)
             if there:
                 most.append(time.monotonic_ns() - there)
@@ -564,9 +564,9 @@ def test_live_with_another_guest_beside(tmp_path: Path) -> None:
             first.until_ready(lambda: is_connected(socket))
             second.until_ready()
             with ThreadPoolExecutor(1) as pool:
-                beside = pool.submit(second.work)
+                other = pool.submit(second.work)
                 first.work()
-                beside.result()
+                other.result()
             reported = trace.wait()
     live_as_it_was(reported, loads, {"vda": images[1]})
 
@@ -609,12 +609,12 @@ def test_who_has_the_cpu_of_the_guest_is_in_back(tmp_path: Path) -> None:
         seen = traced(tmp_path / "shared", "6.12", images, {"vda": COUNT}, hogged)
     joined_as_it_was(seen, {"vda": COUNT})
     clocks_hold(seen)
-    met = []
+    matched = []
     for line in seen.of("vda"):
         done, back = line["host"]["end_ns"], line["stages"].get("back_ns", 0)
         found = [burst for burst in hogged.bursts if overlap((done, done + back), burst) > BURST_NS // 2]
-        met += [(burst, line) for burst in found]
-    assert met
+        matched += [(burst, line) for burst in found]
+    assert matched
     # Wall times of waits by what the host's lines say of both clocks.
     host = next(line for line in seen.host if "clock" in line)
     offset = host["ts_ns"] - host["clock"]["end_ns"]
@@ -623,4 +623,4 @@ def test_who_has_the_cpu_of_the_guest_is_in_back(tmp_path: Path) -> None:
         for line in hogged.waits
         if line["tid"] == hogged.vcpu and line.get("instead", {}).get("comm") == HOG
     ]
-    assert any(overlap(wait, burst) > BURST_NS // 2 for wait in waits for burst, _ in met)
+    assert any(overlap(wait, burst) > BURST_NS // 2 for wait in waits for burst, _ in matched)

@@ -102,30 +102,30 @@ def watched(top: Disk, every: Sequence[Disk], flow: Running | None = None) -> It
     found = Watched()
     os.sync()
     before: dict[str, dict[str, int]] = {}
-    begun: ExitStack | None = None
+    stack: ExitStack | None = None
 
     def nobody_wrote() -> bool:
-        nonlocal before, begun
+        nonlocal before, stack
         before = completed(every)
-        begun = ExitStack()
+        stack = ExitStack()
         # The command ends where the block does, as a window does.
-        found.trace = begun.enter_context(
+        found.trace = stack.enter_context(
             flow.aim(top).window() if flow else Trace("--each", "--ring-size=8M", f"--dev={top.name}")
         )
         if completed(every) == before:
             return True
-        begun.close()
+        stack.close()
         return False
 
     # What writes by itself, as a pool of thin volumes, may do so while the trace begins: who saw that is not known.
     wait_until(nobody_wrote, "a trace to begin while nothing was written")
-    assert begun is not None
-    with begun:
+    assert stack is not None
+    with stack:
         yield found
         os.sync()
         least = completed(every)
     for name, most in completed(every).items():
-        of = {count: (least[name][count] - begun, most[count] - begun) for count, begun in before[name].items()}
+        of = {count: (least[name][count] - old, most[count] - old) for count, old in before[name].items()}
         found.grown[name] = {count: range(low, high + 1) for count, (low, high) in of.items()}
     assert lossless(found.summary), found.summary["loss"]
     for one in found.trace.operations:

@@ -84,7 +84,7 @@ def test_what_ends_before_its_request(path_flow: Running) -> None:
                 start = time.monotonic_ns()
                 os.pwrite(fd, b"x" * BLOCK, BLOCK * block)
                 assert _LIBC.sync_file_range(fd, *map(ctypes.c_long, (BLOCK * block, BLOCK)), _BEGIN_WRITING) == 0
-                begun = in_flight(flow)
+                before = in_flight(flow)
                 # What is wanted from now on is not what is under way.
                 flow.retarget(Filter(op="read"))
                 for _ in range(10):
@@ -99,7 +99,7 @@ def test_what_ends_before_its_request(path_flow: Running) -> None:
             all_of_it(trace.summary)
             if took < _SLOW_NS:
                 break
-        assert (begun, still) == ((0, 1), (0, 1)), f"seen {took} ns after its begin"
+        assert (before, still) == ((0, 1), (0, 1)), f"seen {took} ns after its begin"
 
 
 @pytest.mark.guest
@@ -145,9 +145,9 @@ def test_one_that_came_too_late_is_counted_by_the_next_operation(disk: Disk, pat
         mmap.mmap(-1, BLOCK) as buffer,
         path_flow.window(Filter(pid=os.getpid())) as trace,
     ):
-        before = begun(ops, op.size), begun(bios, bio.size)
+        before = uses(ops, op.size), uses(bios, bio.size)
         assert os.preadv(fd, [buffer], 0) == BLOCK
-        after = begun(ops, op.size), begun(bios, bio.size)
+        after = uses(ops, op.size), uses(bios, bio.size)
         at, place = (changed(*both) for both in zip(before, after))
         words = bios[place * bio.size : place * bio.size + 16].cast("Q")
         assert words[0] == 0
@@ -159,7 +159,7 @@ def test_one_that_came_too_late_is_counted_by_the_next_operation(disk: Disk, pat
     all_of_it(trace.summary)
 
 
-def begun(table: memoryview, size: int) -> list[int]:
+def uses(table: memoryview, size: int) -> list[int]:
     """How often in each place: its second word."""
     return table.cast("Q")[1 :: size // 8].tolist()
 

@@ -226,7 +226,7 @@ def _read_by_names(disk: Disk, go: int, done: int, names: int, batch: int) -> No
 
 
 class _Passed(NamedTuple):
-    """What was seen of owners that came and went."""
+    """Figures of owners that came and went."""
 
     found: Counter[str]
     """In all windows."""
@@ -237,8 +237,8 @@ class _Passed(NamedTuple):
     whole: Report
 
 
-def pass_through(disk: Disk, rows: int, names: int, batch: int, looks: int) -> _Passed:
-    """So many owners, one behind the other, and so many looks after each batch of them."""
+def pass_through(disk: Disk, rows: int, names: int, batch: int, windows: int) -> _Passed:
+    """Run many short-lived owners in batches, and read so many windows after each batch."""
     flow = PathFlow(Options((disk.name,), by=COMM, top=0, owner_rows=rows))
     session = Session([flow])
     (trace,) = session.traces
@@ -259,7 +259,7 @@ def pass_through(disk: Disk, rows: int, names: int, batch: int, looks: int) -> _
         for _ in range(names // batch):
             os.write(say, b"x")
             assert os.read(hear, 1)
-            for _ in range(looks):
+            for _ in range(windows):
                 now = trace.snapshot()
                 for row in trace.window(before, now, "interval").rows:
                     if row.metric == TOTAL and row.group.kind is OF_COMMS:
@@ -288,8 +288,8 @@ def counted_once(passed: _Passed, names: int) -> set[str]:
 
 @pytest.mark.one_kernel
 def test_owners_that_were_seen_long_ago_make_room_for_others(disk: Disk) -> None:
-    # Those of a batch are idle at the second look.
-    passed = pass_through(disk, _ROWS, _NAMES, _BATCH, looks=2)
+    # The owners of a batch are idle in the second window.
+    passed = pass_through(disk, _ROWS, _NAMES, _BATCH, windows=2)
     named = counted_once(passed, _NAMES)
     assert len(named) > 1.2 * _ROWS
     assert any(f"wpo{number}" in named for number in range(_NAMES * 3 // 4, _NAMES))
@@ -301,7 +301,7 @@ def test_owners_that_were_seen_long_ago_make_room_for_others(disk: Disk) -> None
 def test_as_many_owners_as_there_will_be_pass_through(disk: Disk) -> None:
     """No table fills up, and no memory grows; 100,000 of them in `make test-all`."""
     names = 100_000 if ALL else 10_000
-    passed = pass_through(disk, 0, names, 1000, looks=1)
+    passed = pass_through(disk, 0, names, 1000, windows=1)
     named = counted_once(passed, names)
     # Of a few all places were taken where they belong.
     assert len(named) > 0.97 * names

@@ -68,8 +68,8 @@ def test_a_dump_has_what_each_was(disk: Disk, tmp_path: Path) -> None:
         fio(file, size="4M", rw="randread", ioengine="libaio", iodepth=8, number_ios=60)
         trace.stop()
     (dump,) = dumps(folder)
-    told, found = replayed(every), replayed(dump)
-    slow_enough = [one for one in of(told, "operation", "hit") if one["kind"] != "hit" or one["total_ns"] >= _HIT_NS]
+    traced, found = replayed(every), replayed(dump)
+    slow_enough = [one for one in of(traced, "operation", "hit") if one["kind"] != "hit" or one["total_ns"] >= _HIT_NS]
     assert Counter(facts(one, *_OPERATION) for one in slow_enough) == Counter(
         facts(one, *_OPERATION) for one in of(found, "operation", "hit")
     )
@@ -77,15 +77,15 @@ def test_a_dump_has_what_each_was(disk: Disk, tmp_path: Path) -> None:
     # With its request where it made one alone, which then has no record of its own.
     single = [one for one in of(found, "operation") if "sector" in one]
     assert Counter(facts(one, *_REQUEST) for one in single) <= Counter(
-        facts(one, *_REQUEST) for one in of(told, "operation") if "sector" in one
+        facts(one, *_REQUEST) for one in of(traced, "operation") if "sector" in one
     )
     requests = of(found, "request")
-    assert Counter(facts(one, *_REQUEST, *_TASK) for one in of(told, "request")) <= Counter(
+    assert Counter(facts(one, *_REQUEST, *_TASK) for one in of(traced, "request")) <= Counter(
         facts(one, *_REQUEST, *_TASK) for one in requests
     )
     # So each operation and request that was counted has one.
     assert len(single) + len(requests) == trace.summary["requests"]["finished"]
-    assert len(of(found, "operation")) + len(of(told, "hit")) == trace.summary["operations"]["finished"]
+    assert len(of(found, "operation")) + len(of(traced, "hit")) == trace.summary["operations"]["finished"]
 
     # And rows that are made of them are those that programs counted.
     def figures(lines: list[Line], kind: str) -> list[Any]:
@@ -95,7 +95,7 @@ def test_a_dump_has_what_each_was(disk: Disk, tmp_path: Path) -> None:
         ]
 
     for kind in ("operation", "request"):
-        assert figures(found, kind) == figures(told, kind)
+        assert figures(found, kind) == figures(traced, kind)
 
 
 @pytest.mark.parametrize("engine", ["psync", "libaio", "io_uring"])
@@ -124,7 +124,7 @@ def test_a_dump_of_the_block_layer_alone_has_what_each_was(disk: Disk, tmp_path:
         job = fio(disk.path, rw="randrw", bsrange="4k-64k", number_ios=400, ioengine="libaio", iodepth=8)
         trace.stop()
     (dump,) = dumps(folder)
-    told, found = replayed(every), replayed(dump)
+    traced, found = replayed(every), replayed(dump)
     count = job["read"]["total_ios"] + job["write"]["total_ios"]
     assert count == 400
     assert (
@@ -135,7 +135,7 @@ def test_a_dump_of_the_block_layer_alone_has_what_each_was(disk: Disk, tmp_path:
         """But for the time of day, as that of the machine may have been set meanwhile."""
         return sorted(json.dumps({**one, "ts_ns": 0}, sort_keys=True) for one in of(lines, "request"))
 
-    assert each(found) == each(told)
+    assert each(found) == each(traced)
     assert "unrecorded" not in trace.summary["loss"]
     assert found[-1]["incident"]["total_ns"] == max(one["total_ns"] for one in of(found, "request"))
 
@@ -255,7 +255,7 @@ def test_a_reader_that_was_stopped_has_all_of_it(disk: Disk, tmp_path: Path) -> 
 
 @pytest.mark.one_kernel
 def test_a_thousand_snapshots_have_no_record_that_is_half_written(disk: Disk) -> None:
-    """What has a number stays as it is, and only the newest may be missing: those that are being written."""
+    """A numbered record never changes, and only the newest ones, which are being written, may be missing."""
     flow = PathFlow(Options(devices=(disk.name,), recorder=RecorderSize(LONGEST_NS, 1 << 20)))
     try:
         flow.start(Reader())
@@ -340,11 +340,11 @@ def test_what_takes_longer_than_a_lower_half_of_nanoseconds(disk: Disk, tmp_path
             subprocess.run(["fsfreeze", "-u", top], check=False)
             raise
         trace.stop()
-    (told,) = (one for one in of(replayed(every), "operation", "hit") if one["total_ns"] >= 1 << 32)
+    (traced,) = (one for one in of(replayed(every), "operation", "hit") if one["total_ns"] >= 1 << 32)
     (found,) = (one for one in of(replayed(dumps(folder)[0]), "operation", "hit") if one["total_ns"] >= 1 << 32)
-    assert (found["kind"], found["op"], found["result"]) == (told["kind"], "write", 4096)
-    assert abs(found["total_ns"] - told["total_ns"]) < 12 * 1024
-    assert found["clock"]["end_ns"] == told["clock"]["end_ns"]
+    assert (found["kind"], found["op"], found["result"]) == (traced["kind"], "write", 4096)
+    assert abs(found["total_ns"] - traced["total_ns"]) < 12 * 1024
+    assert found["clock"]["end_ns"] == traced["clock"]["end_ns"]
 
 
 @pytest.mark.guest
@@ -375,14 +375,14 @@ def test_a_device_that_gets_slow_is_the_incident(disk: Disk, tmp_path: Path) -> 
     incident = replayed(dumps(tmp_path)[0], "--summary", "--op=read")[-1]["incident"]
     assert (incident["dev"], incident["part"], incident["op"]) == (slow.name, "device", "read")
     assert incident["part_ns"] >= 200_000_000 > 4 * incident["usual_ns"] > 0
-    begun = incident["beginning"]
-    assert began_ns <= begun["begin_ns"] <= worse_ns <= incident["ts_ns"]
+    beginning = incident["beginning"]
+    assert began_ns <= beginning["begin_ns"] <= worse_ns <= incident["ts_ns"]
     # Of writes there are no others to compare with.
-    assert 10 <= begun["slow"] <= begun["among"] <= 240
+    assert 10 <= beginning["slow"] <= beginning["among"] <= 240
     # The writers have four at a time. The change of the device waits for what is under way, so they may all come later.
-    (met,) = incident["under_way"]
-    assert met["op"] == "write"
-    assert met["issued"] <= met["requests"] <= 4 <= met["requests"] + met["later"]
+    (under_way,) = incident["under_way"]
+    assert under_way["op"] == "write"
+    assert under_way["issued"] <= under_way["requests"] <= 4 <= under_way["requests"] + under_way["later"]
 
 
 @pytest.mark.one_kernel
@@ -436,7 +436,7 @@ def test_wrong_wishes_are_one_sentence(tmp_path: Path) -> None:
         (["--recorder=1K"], "between 1M and 4G"),
         (["--recorder=soon"], "soon"),
         (["--on-slow=1ms"], "--on-slow needs --recorder"),
-        (["--recorder=4M", f"--dump-dir={tmp_path / 'none'}"], "is no folder"),
+        (["--recorder=4M", f"--dump-dir={tmp_path / 'none'}"], "is not a folder"),
         (["--level=block", "--on-slow=1ms"], "--on-slow needs --recorder"),
     ):
         done = wptrace("io", *words)

@@ -58,9 +58,9 @@ def test_requests_and_waits_of_a_task(loop: Disk, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in wptrace("replay", str(capture), "--json").stdout.splitlines()]
     assert lines[-1]["rows"] == trace.summary["rows"]
     assert lines[-1]["verdict"] == trace.summary["verdict"]
-    told = [line for line in lines if line["kind"] == "request"]
-    assert len(told) == 300
-    slowest = max(told, key=lambda line: line["total_ns"])
+    requests = [line for line in lines if line["kind"] == "request"]
+    assert len(requests) == 300
+    slowest = max(requests, key=lambda line: line["total_ns"])
     assert sum(slowest["stages"].values()) == slowest["total_ns"] <= job["read"]["clat_ns"]["max"]
     assert (slowest["comm"], slowest["bytes"]) == ("fio", 4096)
     assert "path" not in slowest

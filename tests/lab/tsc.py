@@ -32,12 +32,12 @@ def khz() -> int | None:
     read = ctypes.CFUNCTYPE(ctypes.c_uint64)(ctypes.addressof(ctypes.c_char.from_buffer(code)))
 
     def both() -> tuple[int, int]:
-        """The counter, and the time when it was read: of several looks the one that nothing came between."""
-        looks = []
+        """The counter, and the time when it was read: the least disturbed of several readings."""
+        readings = []
         for _ in range(_TRIES):
             before, counter, after = time.monotonic_ns(), read(), time.monotonic_ns()
-            looks.append((after - before, counter, before))
-        _, counter, at = min(looks)
+            readings.append((after - before, counter, before))
+        _, counter, at = min(readings)
         return counter, at
 
     first, begin = both()

@@ -75,7 +75,7 @@ def test_the_agent_is_exposed_to_little() -> None:
     if analyze is None:
         pytest.skip("systemd-analyze is not installed")
     unit = ROOT / "packaging" / "wptrace-agent.service"
-    judged = run(analyze, "security", "--offline=true", "--no-pager", "--threshold=19", str(unit))
-    if "unrecognized option" in judged.stderr:
+    result = run(analyze, "security", "--offline=true", "--no-pager", "--threshold=19", str(unit))
+    if "unrecognized option" in result.stderr:
         pytest.skip("this systemd-analyze looks at running units alone")
-    assert judged.returncode == 0, judged.stdout
+    assert result.returncode == 0, result.stdout

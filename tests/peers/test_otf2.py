@@ -26,15 +26,15 @@ def test_otf2_print_has_our_counts_and_sums(tmp_path: Path) -> None:
     ).stdout
     counts: Counter[str] = Counter()
     times: Counter[str] = Counter()
-    begun: dict[str, list[int]] = {}
+    open_regions: dict[str, list[int]] = {}
     for what, location, at, name in _EVENT.findall(reported):
-        stack = begun.setdefault(location, [])
+        stack = open_regions.setdefault(location, [])
         if what == "ENTER":
             stack.append(int(at))
         else:
             counts[name] += 1
             times[name] += int(at) - stack.pop()
-    assert not any(begun.values())
+    assert not any(open_regions.values())
     expected = sums(events)
     assert {name: counts[name] for name in expected[0]} == expected[0]
     assert {name: times[name] for name in expected[1]} == expected[1]

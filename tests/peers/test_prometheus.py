@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `contrib/` has for Prometheus, as promtool reads it: rules fire where they should, and nowhere else."""
+"""The rules of `contrib/` as promtool reads them: they fire where they should, and nowhere else."""
 
 from __future__ import annotations
 

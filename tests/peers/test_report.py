@@ -405,8 +405,8 @@ def test_names_are_text(opened: Open) -> None:
     for name in (*HOSTILE, END, "<img src=x onerror=alert(1)>"):
         start = path.start()._replace(notes=[name], kernel=name, filters={"dev": [name], "by": "process"})
         event = path.operation(comm=name, path=name)
-        met = [one._replace(owner=name, op=name) for one in path.incident(event).under_way]
-        incident = path.incident(event, dev=name, under_way=met)
+        under_way = [one._replace(owner=name, op=name) for one in path.incident(event).under_way]
+        incident = path.incident(event, dev=name, under_way=under_way)
         found = opened(start, event, owned([name])._replace(incident=incident))
         found.click("#slowest tbody button")
         assert found.locator("main script, main img").count() == 0

@@ -107,7 +107,7 @@ def test_per_cent_are_instructions_over_those_of_a_second() -> None:
 def test_every_tool_says_what_it_tells() -> None:
     names = [tool.name for tool in tools.TOOLS]
     assert len(names) == len(set(names))
-    assert all(tool.tells and tool.loads for tool in tools.TOOLS)
+    assert all(tool.shows and tool.loads for tool in tools.TOOLS)
     assert tools.chosen(["biosnoop"]) == [tool for tool in tools.PEERS if tool.name == "biosnoop"]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a trigger waits for: `io.read.total.p99 > 50ms for 30s`, checked against what is traced before it is traced."""
+"""Conditions of triggers, such as `io.read.total.p99 > 50ms for 30s`, checked against the flows before these start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPERATIONS = (
     *("read", "write", "sync", "pagefault", "swapin"),
     *("flush", "discard", "zeroes", "zone", "other"),
 )
-"""Of files, and of devices."""
+"""Operations on files, and on devices."""
 _PERCENTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p999": 99.9}
 MEAN, MOST, RATE = "mean", "max", "rate"
 _STATISTICS = (*_PERCENTILES, MEAN, MOST, RATE)
@@ -38,10 +38,10 @@ _FORM = re.compile(r"\s*([\w-]+(?:\.[\w-]+)+)\s*(?:(>=|<=|>|<)\s*(\S+)\s*)?(?:\b
 _HOW = "FLOW.OPERATION.STAGE.STATISTIC > VALUE for TIME"
 _TIMES = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)x")
 STUCK, VERDICT, PRESSURE = "stuck", "verdict", "pressure"
-"""In the place of what is measured: the age of what is in flight, a finding, and what the kernel says of waiting tasks
-(Documentation/accounting/psi.rst)."""
+"""Conditions without a metric: the age of what is in flight, a finding of the verdict, and the kernel's pressure stall
+information (Documentation/accounting/psi.rst)."""
 _PRESSURES, _WHOSE = ("io", "memory", "cpu"), ("some", "full")
-# Rules that every verdict has something for.
+# Every verdict has a finding by one of these rules.
 _ALWAYS = ("idle", "largest")
 _VERDICT_S = 10.0
 _NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,6})?")
@@ -51,29 +51,29 @@ _LONGEST_S = 86_400.0
 class Condition(NamedTuple):
     text: str
     flow: int
-    """The number of the flow."""
+    """The index of the flow."""
     kind: Kind | None
-    """None: a book."""
+    """None for a counter of the book."""
     operation: str
-    """Empty: all of them together."""
+    """Empty for all operations together."""
     what: str
-    """A stage or another metric, a counter, or what of a book."""
+    """A stage or another metric, a counter, or a field of the book."""
     statistic: str
     compare: Callable[[Any, Any], bool]
     limit: float
     for_s: float
     sort: str = ""
-    """STUCK, VERDICT of a stretch of `for_s`, or PRESSURE, where it is no figure of a window."""
+    """STUCK, VERDICT for a period of `for_s`, or PRESSURE; empty for a figure of a window."""
     times: bool = False
-    """The limit is so many times what is usual."""
+    """The limit is a multiple of the usual value."""
 
     @property
     def of_cells(self) -> bool:
-        """Distributions alone tell it."""
+        """Whether distributions alone are enough to check it."""
         return self.kind is not None and self.what in self.kind
 
     def values(self, now: Snapshot, earlier: Snapshot) -> dict[str, float]:
-        """Between two snapshots, by device where the kind has one; without what nothing happened to."""
+        """The values between two snapshots, by device where the kind has one; nothing for a device without activity."""
         seconds = (now.at_ns - earlier.at_ns) / 1e9
         if self.kind is None:
             grown = sum(
@@ -111,7 +111,7 @@ class Condition(NamedTuple):
         return bool(self.compare(value, self.limit * usual if self.times else self.limit))
 
     def shown(self, value: float) -> str:
-        """With its unit; empty where there is no value."""
+        """The value with its unit; empty if there is none."""
         if self.sort == VERDICT:
             return ""
         if self.sort == PRESSURE:
@@ -129,7 +129,7 @@ def _of_book(book: Any, what: str) -> int:
 
 
 def _place(group: Group) -> str:
-    """Where it is."""
+    """The device that a group is about."""
     first = group.kind.labels[:1]
     return first[0].shown(group.values[0]) if first and first[0].type in (DEVICE, CPU) else ""
 
@@ -139,7 +139,7 @@ def _operation_at(kind: Kind) -> int:
 
 
 def oldest(found: Sequence[InFlight]) -> dict[str, float]:
-    """The age of the oldest that is in flight, by place."""
+    """The age of the oldest object in flight, by device."""
     ages: dict[str, float] = {}
     for one in found:
         place = _place(one.group)
@@ -148,7 +148,7 @@ def oldest(found: Sequence[InFlight]) -> dict[str, float]:
 
 
 def parse(text: str, flows: Sequence[Flow]) -> Condition:
-    """Raises a UsageError that says what of it there is not."""
+    """Parse a condition; raise UsageError if the flows do not have what it names."""
     form = _FORM.fullmatch(text)
     if form is None:
         raise UsageError(f"a condition is {_HOW}, such as io.read.total.p99 > 50ms for 30s")
@@ -159,29 +159,29 @@ def parse(text: str, flows: Sequence[Flow]) -> Condition:
     if words[0] == VERDICT:
         flow = _flow(name, flows)
         if sign is not None:
-            raise UsageError(f"a finding is there or not: {name}.{VERDICT}.RULE for TIME, without a value")
+            raise UsageError(f"a finding has no value: write {name}.{VERDICT}.RULE for TIME")
         rule = _rule(flows[flow], words[1:])
         return Condition(text, flow, None, "", rule, "", operator.ge, 1.0, for_s or _VERDICT_S, VERDICT)
     if sign is None:
-        raise UsageError(f"{path} is compared with a value: {_HOW}")
+        raise UsageError(f"{path} needs a value to compare with: {_HOW}")
     compare = _COMPARISONS[sign]
     if name == PRESSURE:
         what = _pressure(words)
         limit = parse_share(value)
         if sign not in (">", ">=") or limit is None or limit >= 1:
-            raise UsageError(f"pressure is above a share of the time, such as {name}.io.some > 10%")
+            raise UsageError(f"pressure is compared with a share of the time by >, such as {name}.io.some > 10%")
         return Condition(text, 0, None, "", what, "", compare, limit, for_s, PRESSURE)
     flow = _flow(name, flows)
     if words == [STUCK]:
         if sign not in (">", ">="):
-            raise UsageError(f"what is stuck has been in flight for longer than a time: {name}.{STUCK} > 30s")
+            raise UsageError(f"stuck is compared with a time in flight by >, such as {name}.{STUCK} > 30s")
         if type(flows[flow]).in_flight is Flow.in_flight:
-            raise UsageError(f"{name} does not know what is in flight: of io the levels path and request do")
+            raise UsageError(f"{name} does not track what is in flight; io does, at the levels path and request")
         return Condition(text, flow, None, "", STUCK, "", compare, float(parse_duration(value)), for_s, STUCK)
     kind, operation, what, statistic = _what(flows[flow], words)
     times = _TIMES.fullmatch(value)
     if times is not None and sign not in (">", ">="):
-        raise UsageError(f"{value} what is usual is something to be above, not {sign}")
+        raise UsageError(f"a multiple of the usual value is compared by >, not {sign}")
     limit = _limit(value, kind, what, statistic) if times is None else float(times.group(1))
     return Condition(text, flow, kind, operation, what, statistic, compare, limit, for_s, "", times is not None)
 
@@ -200,12 +200,12 @@ def _rule(flow: Flow, words: Sequence[str]) -> str:
         raise UsageError(f"{flow.name} has no verdict")
     if len(words) != 1 or words[0] not in names:
         odd = ".".join(words)
-        raise UsageError(f"the verdict has no finding {odd}{did_you_mean(odd, names)}; there is {', '.join(names)}")
+        raise UsageError(f"the verdict has no finding {odd}{did_you_mean(odd, names)}; it has {', '.join(names)}")
     return words[0]
 
 
 def _pressure(words: Sequence[str]) -> str:
-    """A file below /proc/pressure, and a line of it."""
+    """Check a file below /proc/pressure and one of its lines."""
     if len(words) != 2 or words[0] not in _PRESSURES or words[1] not in _WHOSE:
         raise UsageError(f"pressure is that of {', '.join(_PRESSURES)}, of {' or '.join(_WHOSE)}: pressure.io.some")
     if not measured(words[0], words[1]):
@@ -215,16 +215,16 @@ def _pressure(words: Sequence[str]) -> str:
 
 def _what(flow: Flow, words: Sequence[str]) -> tuple[Kind | None, str, str, str]:
     if len(words) < 2:
-        raise UsageError(f"{flow.name} is followed by what is measured and a statistic: {_HOW}")
+        raise UsageError(f"{flow.name} needs a metric and a statistic: {_HOW}")
     *before, what, statistic = words
     if statistic not in _STATISTICS:
         hint = did_you_mean(statistic, _STATISTICS)
         raise UsageError(f"there is no statistic {statistic}{hint}; there are {', '.join(_STATISTICS)}")
     if not before and what in _BOOKS:
         if statistic != RATE:
-            raise UsageError(f"{flow.name}.{what} is a count, of which there is {flow.name}.{what}.rate")
+            raise UsageError(f"{flow.name}.{what} is a count: use {flow.name}.{what}.rate")
         return None, "", what, statistic
-    # Their rows are those of others, by owner.
+    # Kinds of rows by owner count the same objects again.
     kinds = [kind for kind in flow.kinds if owners.place(kind) is None]
     by_name = {kind.name: kind for kind in reversed(kinds)}
     if before and before[0] in by_name:
@@ -234,7 +234,7 @@ def _what(flow: Flow, words: Sequence[str]) -> tuple[Kind | None, str, str, str]
     if len(before) > 1 or (operation and operation not in OPERATIONS):
         words_there = (*by_name, *OPERATIONS)
         odd = before[-1]
-        raise UsageError(f"{flow.name} has no kind and no operation {odd}{did_you_mean(odd, words_there)}")
+        raise UsageError(f"{flow.name} has no kind or operation {odd}{did_you_mean(odd, words_there)}")
     if operation:
         kinds = [kind for kind in kinds if _operation_at(kind) >= 0]
     for kind in kinds:
@@ -242,9 +242,9 @@ def _what(flow: Flow, words: Sequence[str]) -> tuple[Kind | None, str, str, str]
         if what in kind or (what in counters and statistic == RATE):
             return kind, operation, what, statistic
         if what in counters:
-            raise UsageError(f"{what} is a count, of which there is the rate: {what}.rate")
+            raise UsageError(f"{what} is a count: use {what}.rate")
     there = list(dict.fromkeys(name for kind in kinds for name in (*(row.name for row in kind.rows), *_names(kind))))
-    raise UsageError(f"{flow.name} measures no {what}{did_you_mean(what, there)}; there is {', '.join(there)}")
+    raise UsageError(f"{flow.name} has no metric {what}{did_you_mean(what, there)}; it has {', '.join(there)}")
 
 
 def _names(kind: Kind) -> list[str]:
@@ -266,5 +266,5 @@ def _limit(text: str, kind: Kind | None, what: str, statistic: str) -> float:
 def _seconds(text: str) -> float:
     found = parse_duration(text) / NS_PER["s"]
     if not 1 <= found <= _LONGEST_S:
-        raise UsageError(f"a condition holds for 1s to 24h, as windows are of 1 s, not {text}")
+        raise UsageError(f"a condition holds for 1s to 24h, not {text}")
     return found

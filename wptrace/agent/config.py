@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration of the agent: a TOML file, or all that is wrong with it and where."""
+"""The configuration of the agent: reads a TOML file, or lists everything that is wrong with it and where."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from wptrace.outputs.prometheus import of_cgroups
 _MOST_FAULTS = 20
 _MOST_FLOWS = 8
 _MOST_VALUES = 256
-"""In a list, such as that of devices."""
+"""Limit for a list, such as that of devices."""
 _LONGEST_HOST = 253
 _LEAST_KEPT, _LONGEST_INTERVAL_S = 1 << 20, 3600
 _MOST_OWNERS = 1000
 _MOST_TRIGGERS, _MOST_DAILY, _MOST_WORDS = 32, 1000, 64
 
 Settings = Mapping[str, Any]
-"""Of a command: values by the names of its options."""
+"""Values of a command's options, by name."""
 Make = Callable[[str, Settings], Sequence[Flow]]
-"""Makes the flows of a command with these options, by the code of the command itself."""
+"""Makes the flows of a command from its options, by the code of the command itself."""
 
 
 class ConfigError(DefinitionError):
@@ -48,7 +48,7 @@ class Address(NamedTuple):
 
 
 def address(text: str) -> Address:
-    """The host and port of 127.0.0.1:9435, [::1]:9435 or localhost:9435."""
+    """Parse 127.0.0.1:9435, [::1]:9435 or localhost:9435."""
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -68,7 +68,7 @@ def share(text: str) -> float:
 
 
 def _stages(text: str) -> bool:
-    """Whether they are histograms."""
+    """Whether stages are exported as histograms."""
     if text not in ("sum", "histogram"):
         raise UsageError(f'"sum" or "histogram", not {_shown(text)}')
     return text == "histogram"
@@ -114,16 +114,16 @@ def _daily(count: int) -> int:
 
 
 def _words(text: list[Any]) -> tuple[str, ...]:
-    """What is run: there is no shell that takes them apart."""
+    """Check a command and its arguments; no shell splits them."""
     if not all(isinstance(one, str) and "\0" not in one for one in text) or len(text) > _MOST_WORDS:
-        raise UsageError(f'a list of up to {_MOST_WORDS} texts, such as ["logger", "slow"]')
+        raise UsageError(f'a list of up to {_MOST_WORDS} strings, such as ["logger", "slow"]')
     if text and not text[0]:
-        raise UsageError("a list of which the first one is a program")
+        raise UsageError("a list that begins with a program")
     return tuple(text)
 
 
 Value = Union[str, int, list[str]]
-_KINDS = {str: "a text in quotes", int: "a whole number", list: "a list of texts"}
+_KINDS = {str: "a string in quotes", int: "a whole number", list: "a list of strings"}
 
 
 class Key(NamedTuple):
@@ -131,13 +131,13 @@ class Key(NamedTuple):
     about: str
     default: Value
     read: Callable[[Any], Any]
-    """Of a value of the same type, or raise a UsageError that goes on behind `is`."""
+    """Reads a value of the same type, or raises a UsageError that continues `NAME must be`."""
     needed: bool = False
-    """The default is an example."""
+    """The setting is required; its default is an example."""
 
     @property
     def shown(self) -> str:
-        """The default, as the file has it."""
+        """The default in TOML."""
         return json.dumps(self.default)
 
 
@@ -146,7 +146,7 @@ class Table(NamedTuple):
     about: str
     keys: tuple[Key, ...]
     optional: bool = False
-    """Without it there is no such thing."""
+    """The table may be left out, which turns the feature off."""
 
 
 AGENT = Table(
@@ -210,7 +210,7 @@ _ABOUT_ALWAYS = (
 
 
 class Always(NamedTuple):
-    """What a command traces."""
+    """A command of the configuration with its flows."""
 
     command: str
     settings: Settings
@@ -231,7 +231,7 @@ class Config(NamedTuple):
 
 
 def defaults() -> str:
-    """A file that says what goes without saying."""
+    """A configuration file with all the defaults."""
     lines = ["# The settings of wptrace agent, with their defaults (wptrace agent --print-defaults)."]
     for table in (*TABLES, TRIGGER):
         mark = "# " if table.optional else ""
@@ -249,7 +249,7 @@ def read(path: Path, make: Make) -> Config:
 
 
 def parse(text: str, file: str, make: Make) -> Config:
-    """Raises ConfigError. Nothing is traced yet, but devices and filters are looked up."""
+    """Parse a configuration, or raise ConfigError. Devices and filters are looked up, but nothing is traced yet."""
     reader = _Reader(source.tables(text, file), Places(text), make)
     found = reader.config(file)
     if reader.faults:
@@ -258,7 +258,7 @@ def parse(text: str, file: str, make: Make) -> Config:
 
 
 class _Reader:
-    """Faults are kept, so that all of them are said at once."""
+    """Collects faults, so that all of them are reported at once."""
 
     def __init__(self, tables: dict[str, Any], places: Places, make: Make) -> None:
         self._tables, self._places, self._make = tables, places, make
@@ -268,7 +268,7 @@ class _Reader:
         self.faults.append(Fault(message, self._places.key(*way)))
 
     def _wrong(self, message: str, *way: str | int) -> None:
-        """At the value, not at its key."""
+        """Record a fault at the value, not at its key."""
         self.faults.append(Fault(message, self._places.value(*way)))
 
     def config(self, file: str) -> Config:
@@ -284,14 +284,14 @@ class _Reader:
             and prometheus["owners"]
             and not any(of_cgroups(kind) for one in found.flows for kind in one.kinds)
         ):
-            self._wrong('owners takes rows by cgroup: by = "cgroup" in [always.io]', "prometheus", "owners")
+            self._wrong('owners needs rows by cgroup: by = "cgroup" in [always.io]', "prometheus", "owners")
         return found._replace(triggers=self._triggers(found.flows))
 
     def _table(self, table: Table, found: Any, *way: str) -> Settings | None:
         if found is None and table.optional:
             return None
         if found is not None and not isinstance(found, dict):
-            self._wrong(f"{'.'.join(way)} is a table: [{'.'.join(way)}]", *way)
+            self._wrong(f"{'.'.join(way)} must be a table: [{'.'.join(way)}]", *way)
             return None
         given = found or {}
         by_name = {key.name: key for key in table.keys}
@@ -305,18 +305,18 @@ class _Reader:
 
     def _value(self, key: Key, value: Any, *way: str) -> Any:
         if type(value) is not type(key.default):
-            self._wrong(f"{key.name} is {_KINDS[type(key.default)]}, such as {key.shown}", *way, key.name)
+            self._wrong(f"{key.name} must be {_KINDS[type(key.default)]}, such as {key.shown}", *way, key.name)
             return None
         try:
             return key.read(value)
         except UsageError as error:
-            self._wrong(f"{key.name} is {error.message}", *way, key.name)
+            self._wrong(f"{key.name} must be {error.message}", *way, key.name)
             return None
 
     def _triggers(self, flows: Sequence[Flow]) -> list[Trigger]:
         tables, found = self._tables.get(_TRIGGER, {}), []
         if not isinstance(tables, dict):
-            self._wrong(f"{_TRIGGER} is a table of tables: [{_TRIGGER}.slow]", _TRIGGER)
+            self._wrong(f"{_TRIGGER} must be a table of tables: [{_TRIGGER}.slow]", _TRIGGER)
             return []
         if len(tables) > _MOST_TRIGGERS:
             self._fault(f"there are {len(tables)} triggers; there is room for {_MOST_TRIGGERS}", _TRIGGER)
@@ -328,7 +328,7 @@ class _Reader:
                 continue
             before = len(self.faults)
             read = self._table(TRIGGER, table, _TRIGGER, name) or {}
-            # Of flows that are wrong nothing is known.
+            # Triggers cannot be checked if the flows are invalid.
             if len(self.faults) > before or not flows:
                 continue
             try:
@@ -342,7 +342,7 @@ class _Reader:
     def _always(self) -> list[Always]:
         always = self._tables.get(_ALWAYS, _DEFAULT_FLOWS)
         if not isinstance(always, dict) and always is not _DEFAULT_FLOWS:
-            self._wrong(f"{_ALWAYS} is a table of tables: [{_ALWAYS}.io]", _ALWAYS)
+            self._wrong(f"{_ALWAYS} must be a table of tables: [{_ALWAYS}.io]", _ALWAYS)
             return []
         if not always:
             self._fault(f"[{_ALWAYS}] names nothing to trace: [{_ALWAYS}.io]", _ALWAYS)
@@ -360,14 +360,16 @@ class _Reader:
 
     def _of_command(self, command: str, settings: Any) -> Sequence[Flow]:
         if not isinstance(settings, dict):
-            self._wrong(f"{_shown(command)} is a table of options: [{_ALWAYS}.{_shown(command)}]", _ALWAYS, command)
+            self._wrong(
+                f"{_shown(command)} must be a table of options: [{_ALWAYS}.{_shown(command)}]", _ALWAYS, command
+            )
             return []
         before = len(self.faults)
         for name, value in settings.items():
             if not isinstance(value, list):
                 self._scalar(name, value, _ALWAYS, command, name)
             elif len(value) > _MOST_VALUES:
-                self._wrong(f"{name} has {len(value)} values; there is room for {_MOST_VALUES}", _ALWAYS, command, name)
+                self._wrong(f"{name} has {len(value)} values; the maximum is {_MOST_VALUES}", _ALWAYS, command, name)
             else:
                 for number, one in enumerate(value):
                     self._scalar(name, one, _ALWAYS, command, name, number)
@@ -382,11 +384,11 @@ class _Reader:
 
     def _scalar(self, name: str, value: Any, *way: str | int) -> None:
         if not isinstance(value, (str, bool, int, float)):
-            self._wrong(f"{_shown(name)} is a text, a number, true or false, or a list of such", *way)
+            self._wrong(f"{_shown(name)} must be a string, a number, true or false, or a list of these", *way)
 
 
 def _meant(message: str, settings: Settings) -> tuple[str | int, ...]:
-    """The way to the value that a sentence of the command line is about: it names the option, or has the value."""
+    """The path of the value that an error of the command line names by its option, or quotes."""
     for name in re.findall(r"--([a-z][a-z-]*)", message):
         if name in settings:
             return (name,)
@@ -402,7 +404,7 @@ def _meant(message: str, settings: Settings) -> tuple[str | int, ...]:
 
 
 def words(settings: Settings) -> list[str]:
-    """The options as the command line has them."""
+    """The options as words of a command line."""
     found = []
     for name, value in settings.items():
         for one in value if isinstance(value, list) else [value]:
@@ -414,6 +416,6 @@ def words(settings: Settings) -> list[str]:
 
 
 def _shown(text: str) -> str:
-    """Text of others as it may stand in a message."""
+    """Foreign text, quoted for a message."""
     short = text if len(text) <= 40 else f"{text[:37]}..."
     return short if short.isprintable() and short else repr(short)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where somebody on this machine asks a running agent for something: datagrams to a name that has its process.
+"""Requests to a running agent on this machine: datagrams to an abstract socket with the agent's pid in its name.
 
-Names without a file may be taken by anybody, so each side looks at what the kernel says of the other one: the agent
-listens to root and to its own user alone, and who asks takes an answer from that process alone.
+Anybody may bind an abstract name, so both sides check the credentials that the kernel passes along: the agent accepts
+requests of root and its own user only, and a client accepts an answer from that process only.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from wptrace.errors import NotPermittedError, WptraceError
 
 _LONGEST = 512
 _MOST = 16
-"""So many at a time; the others wait."""
+"""Requests to handle at a time; others wait."""
 _PATIENCE_S = 10.0
 _CREDENTIALS = struct.Struct("3i")
 _YES, _NO = "+", "-"
 
 Answer = Callable[[str], str]
-"""What is said to who asks for a trigger; a WptraceError is why there is none."""
+"""Answers a request to fire a trigger; raises WptraceError if it is refused."""
 
 
 def _name(pid: int) -> str:
@@ -37,7 +37,7 @@ def _socket() -> socket.socket:
 
 
 def _received(from_: socket.socket) -> tuple[str, int, int, str | bytes]:
-    """The text, the process and the user who sent it, and the address for an answer; -1: the kernel says nothing."""
+    """Return text, pid and uid of the sender, and the address for an answer; -1 if the kernel does not say."""
     data, more, _, address = from_.recvmsg(_LONGEST, socket.CMSG_SPACE(_CREDENTIALS.size))
     pid = uid = -1
     for level, kind, found in more:
@@ -47,10 +47,10 @@ def _received(from_: socket.socket) -> tuple[str, int, int, str | bytes]:
 
 
 class Control:
-    """Answers what was asked. Nobody is waited for: an answer that cannot be sent at once is not sent."""
+    """Answers requests. It never blocks: an answer that cannot be sent at once is dropped."""
 
     def __init__(self, answer: Answer) -> None:
-        """Raises OSError where somebody else has the name."""
+        """Raise OSError if the name is already in use."""
         self._answer = answer
         self._socket = _socket()
         self._socket.setblocking(False)
@@ -72,7 +72,7 @@ class Control:
                 return
             try:
                 if uid not in (0, os.geteuid()):
-                    raise NotPermittedError("only root and the user of the agent may ask it for something")
+                    raise NotPermittedError("only root and the user of the agent may send it requests")
                 said = _YES + self._answer(asked)
             except WptraceError as error:
                 said = _NO + error.message
@@ -84,10 +84,10 @@ class Control:
 
 
 def ask(pid: int, words: str) -> str:
-    """What the agent with this process says."""
+    """Ask the agent with this pid and return its answer."""
     with _socket() as asking:
         asking.settimeout(_PATIENCE_S)
-        # A name of the kernel's choice, for the answer.
+        # Let the kernel choose a name for the answer.
         asking.bind("")
         try:
             asking.sendto(words.encode()[:_LONGEST], _name(pid))
@@ -96,11 +96,11 @@ def ask(pid: int, words: str) -> str:
                 if by == pid:
                     break
         except TimeoutError:
-            raise WptraceError(f"the agent with process {pid} does not answer") from None
+            raise WptraceError(f"the agent with pid {pid} does not answer") from None
         except OSError as error:
             raise WptraceError(
-                f"the agent with process {pid} cannot be asked: {error.strerror}",
-                "it may be in another network namespace, or an earlier version; wptrace dump asks by a signal",
+                f"the agent with pid {pid} cannot be reached: {error.strerror}",
+                "it may be in another network namespace, or an earlier version; wptrace dump uses a signal",
             ) from None
     if said[:1] != _YES:
         raise WptraceError(said[1:])

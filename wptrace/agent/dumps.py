@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder of dumps: it has a bound, and so has what is written into it in a day."""
+"""The folder of dumps: limits its size, and how much is written to it in a day."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pathlib import Path
 from wptrace.kernel.files import is_regular
 
 _DAY_S = 86_400.0
-# As engine/dumps.py names them: the date and the time, a number where there are several of a second.
+# The names that engine/dumps.py makes: date and time, and a number if there are several in a second.
 _NAME = re.compile(r"(wptrace-[0-9]{8}-[0-9]{6})(?:-([0-9]{1,3}))?\.(?:wpt|html)", re.ASCII)
 
 
 class Room:
-    """Only files of our own names are counted and removed, and no link is followed."""
+    """Counts and removes only files with names of ours, and follows no links."""
 
     def __init__(self, folder: Path, keep: int) -> None:
         self.folder, self.keep = folder, keep
 
     def make(self, newest: Path | None = None) -> list[str]:
-        """Removes the oldest dumps with their pages until the rest has room; never the one that was just made."""
+        """Remove the oldest dumps with their pages until the rest fits; never the newest."""
         try:
             folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
@@ -59,7 +59,7 @@ class Room:
 
 
 class Daily:
-    """How much was written in the last 24 hours."""
+    """The amount that was written in the last 24 hours."""
 
     def __init__(self, most: int) -> None:
         self.most = most

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An address at which others ask for text by HTTP, served between two looks at the rings.
+"""An HTTP endpoint for text, served between two reads of the rings.
 
-Nobody there is trusted or waited for: there are few connections at a time, each with one short request, one answer and
-a few seconds, and the oldest one makes room for the next.
+Clients are not trusted, and nothing waits for them: there are few connections at a time, each with one short request,
+one answer and a timeout of a few seconds, and a new connection replaces the oldest one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from wptrace.model.report import Event
 _MOST = 16
 _LONGEST_REQUEST = 8192
 _PATIENCE_S = 10.0
-# Large enough to be worth the time.
+# Smaller answers are not worth compressing.
 _COMPRESSED = 1400
 _READY = "GET /metrics has the metrics of wptrace agent.\n"
 _WORDS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 500: "Internal Server Error"}
@@ -35,7 +35,7 @@ class Answer(NamedTuple):
 
 
 Ask = Callable[[str], Answer]
-"""What there is for somebody who accepts these types."""
+"""Makes the answer for a client that accepts these content types."""
 
 
 class _Connection:
@@ -46,7 +46,7 @@ class _Connection:
 
 
 def listen(address: Address) -> socket.socket:
-    """That nobody can listen there is found out before anything is attached."""
+    """Open the socket before anything is attached, so that a failure costs nothing."""
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -65,28 +65,28 @@ def listen(address: Address) -> socket.socket:
 
 
 def at(listening: socket.socket) -> Address:
-    """With the port that it has, where any one would do."""
+    """The address with its real port, in case the kernel chose one."""
     return Address(*listening.getsockname()[:2])
 
 
 def _refused(address: Address, error: Exception) -> WptraceError:
     said = (error.strerror if isinstance(error, OSError) else None) or str(error)
-    return WptraceError(f"nobody can listen at {address}: {said[:1].lower()}{said[1:]}", "name another address")
+    return WptraceError(f"cannot listen at {address}: {said[:1].lower()}{said[1:]}", "name another address")
 
 
 class Endpoint:
-    """A consumer: its turn is when somebody has taken too long. `fd` is readable when somebody wants something."""
+    """A consumer whose turn is when a connection times out. `fd` is readable if there is something to serve."""
 
     def __init__(self, listening: socket.socket, ask: Ask) -> None:
         self._listening, self._ask = listening, ask
         self._poll = select.epoll()
         self._poll.register(listening, select.EPOLLIN)
         self._connections: dict[int, _Connection] = {}
-        """The oldest first."""
+        """Oldest first."""
         self.due = math.inf
 
     def move(self, listening: socket.socket) -> None:
-        """To another address; who is connected gets his answer."""
+        """Listen at another address; open connections still get their answer."""
         self._poll.unregister(self._listening)
         self._listening.close()
         self._listening = listening
@@ -101,7 +101,7 @@ class Endpoint:
         return at(self._listening)
 
     def serve(self) -> None:
-        """Does all that can be done now."""
+        """Do everything that does not block."""
         for fd, _ in self._poll.poll(0):
             if fd == self._listening.fileno():
                 self._accept()
@@ -128,7 +128,7 @@ class Endpoint:
         try:
             peer, _ = self._listening.accept()
         except OSError:
-            # It has left already, or there are too many files: the next one may have more luck.
+            # The client has left, or there are too many open files.
             return
         if len(self._connections) == _MOST:
             self._drop(next(iter(self._connections.values())))

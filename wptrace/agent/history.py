@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every interval with its buckets in captures of an hour each, of which the oldest make room."""
+"""A history of all intervals with their buckets, in captures of an hour each; the oldest are removed for new ones."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from wptrace.model.report import Event, Snapshot
 
 _FILE_S = 3600.0
 _FILES = 16
-"""Of what may be kept one has at most such a part."""
+"""One file takes at most this fraction of the space."""
 _PAUSE_S = 60.0
-"""After a failure, such as a full disk."""
+"""The pause after a failure, such as a full disk."""
 _MOST_OF_A_NAME = 100
 
 
 class History:
-    """A consumer. What fails costs history, and neither figures nor the trace."""
+    """A consumer that writes the history. A failure costs history, but neither figures nor the trace."""
 
     def __init__(
         self,
@@ -33,15 +33,15 @@ class History:
         interval_s: float,
         now: float,
         say: Callable[[str], None],
-        begun: Snapshot | None = None,
+        start: Snapshot | None = None,
     ) -> None:
-        """From the first look of the trace on, or a later one."""
+        """Start at the first snapshot of the trace, or at a later one."""
         self._trace, self._folder, self._keep, self._say = trace, folder, keep, say
         self._interval_s = interval_s
-        self._last = self._first = trace.first if begun is None else begun
+        self._last = self._first = trace.first if start is None else start
         self._path = folder
         self._until = now
-        """Then there is another file."""
+        """When to begin the next file."""
         self._output: CaptureOutput | None = None
         self.due = now + interval_s
         with self._gap(now):
@@ -49,7 +49,7 @@ class History:
 
     @property
     def last(self) -> Snapshot:
-        """Up to there it has everything."""
+        """The last snapshot that is in the history."""
         return self._last
 
     def change(self, keep: int, interval_s: float, now: float) -> None:
@@ -74,16 +74,16 @@ class History:
             self.due = now + _PAUSE_S
 
     def _write(self, now: float) -> None:
-        taken, last = self._trace.snapshot(), self._last
-        self._last = taken
+        snapshot, last = self._trace.snapshot(), self._last
+        self._last = snapshot
         output = self._output or self._begin(now, last)
-        output.interval(self._trace.window(last, taken, "interval"))
+        output.interval(self._trace.window(last, snapshot, "interval"))
         if now >= self._until or self._path.stat().st_size > self._keep // _FILES:
             self._finish()
-            self._begin(now, taken)
+            self._begin(now, snapshot)
 
     def _begin(self, now: float, first: Snapshot) -> CaptureOutput:
-        """A file whose clock is that of the begin of its first interval."""
+        """Begin a file, with the clock of the start of its first interval."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         self._make_room()
         flow = self._trace.flow
@@ -97,7 +97,7 @@ class History:
         sizes = {path: path.lstat().st_size for path in sorted(self._folder.glob("*.wpt"))}
         whole = sum(sizes.values())
         for path, size in sizes.items():
-            # There is room for the next one.
+            # Leave room for the next file.
             if whole <= self._keep - self._keep // _FILES:
                 return
             path.unlink()
@@ -117,7 +117,7 @@ class History:
             output.close()
 
     def end(self) -> None:
-        """With what came since the last interval."""
+        """Write what came since the last interval."""
         self.turn(self._until - 1)
         try:
             self._finish()
@@ -129,10 +129,10 @@ class History:
 
 
 def _free(folder: Path) -> Path:
-    """By UTC and a number, so that names are in the order of time: behind the last one of this second."""
+    """A path that sorts by time: UTC, and a number after the last file of this second."""
     stem = time.strftime("%Y%m%d-%H%M%SZ", time.gmtime())
     numbers = [one.stem.rpartition("-")[2] for one in folder.glob(f"{stem}-*.wpt")]
     number = max((int(one) + 1 for one in numbers if one.isdecimal()), default=0)
     if number >= _MOST_OF_A_NAME:
-        raise WptraceError(f"{folder} has {_MOST_OF_A_NAME} files of this second")
+        raise WptraceError(f"{folder} already has {_MOST_OF_A_NAME} files for this second")
     return folder / f"{stem}-{number:02}.wpt"

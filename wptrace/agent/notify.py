@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What systemd is told of a service (sd_notify(3)): that it is ready, how it is, and that it lives."""
+"""Notifications to systemd (sd_notify(3)): ready, status and watchdog."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 
-# A shorter one would be a mistake, and nothing but wakeups.
+# A shorter timeout is a mistake and would cost wakeups.
 _SHORTEST_S = 0.1
 
 
 class Notify:
-    """Nobody listens unless the environment says where. What cannot be sent at once is not sent."""
+    """Sends only if the environment names a socket, and never blocks."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         path = environment.get("NOTIFY_SOCKET", "")
-        # An abstract one begins with @ there, and with a zero for the kernel.
+        # An abstract socket begins with @ in the environment, and with a zero byte for the kernel.
         self._path = f"\0{path[1:]}" if path[:1] == "@" else path if path[:1] == "/" else ""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) if self._path else None
         if self._socket is not None:
             self._socket.setblocking(False)
         self.watchdog_s = _watchdog(environment) if self._path else None
-        """It has to be told at least so often that the service lives; None: it does not care."""
+        """The watchdog timeout; None if there is no watchdog."""
 
     def send(self, *lines: str) -> None:
         if self._socket is not None:

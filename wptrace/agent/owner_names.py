@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an owner is called in labels: a unit of systemd, or the namespace, the pod and the container."""
+"""Names of owners in labels: a systemd unit, or namespace, pod and container."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ LABELS: Mapping[str, tuple[str, ...]] = {
     "pod": ("namespace", "pod"),
     "container": ("namespace", "pod", "container"),
 }
-# A folder is read again for a name that it had not, but so seldom.
+# The least time between two scans for names that were not found.
 _READ_S = 5.0
-# So many are remembered; one whose name was not there yet is asked for again.
+# The size of the cache. Provisional names are looked up again.
 _MOST = 1 << 14
 _NONE = Pod("", "")
 
 
 class OwnerNames:
-    """Of cgroups, by their paths. One that is gone keeps its name as long as it is remembered."""
+    """Names of cgroups by path. A removed cgroup keeps its name while it is in the cache."""
 
     def __init__(self, by: str, log: Path = pods.LOG, lib: Path = pods.LIB) -> None:
         self.labels = LABELS[by]
@@ -52,14 +52,14 @@ class OwnerNames:
         return found
 
     def _find(self, path: str) -> tuple[tuple[str, ...], bool]:
-        """And whether it stays so."""
+        """The name, and whether it is final."""
         one = made(path)
         if self._by == "unit":
             return (NOBODY if path == NOBODY else one.unit or "none",), True
         if one.pod:
             pod, container, lasts = self._of_pod(one)
         else:
-            # Where docker or podman runs it, there is no pod.
+            # Containers of docker or podman have no pod.
             named = pods.container_name(one.container, self._lib) if one.container and self._by == "container" else ""
             pod, container, lasts = _NONE, named or one.short_container, True
         return (pod.namespace, pod.name, container)[: len(self.labels)], lasts

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long tasks wait for what they need, as the kernel measures it: /proc/pressure, which wakes who asks for it."""
+"""Pressure stall information of the kernel: /proc/pressure, which wakes a poller above a threshold."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 PROC = Path("/proc/pressure")
-# d82caa273565 (sched/psi: Allow unprivileged polling of N*2s period, 6.5): others need CAP_SYS_RESOURCE.
+# d82caa273565 (sched/psi: Allow unprivileged polling of N*2s period, 6.5): other periods need CAP_SYS_RESOURCE.
 _WINDOW_US = 2_000_000
 
 
@@ -19,7 +19,7 @@ def measured(name: str, whose: str, proc: Path = PROC) -> bool:
 
 
 def _totals(path: Path) -> dict[str, int]:
-    """Microseconds since the boot, by whose they are."""
+    """Microseconds since boot, for `some` and `full`."""
     lines = [line.split() for line in path.read_text().splitlines()]
     return {words[0]: int(words[-1].removeprefix("total=")) for words in lines if words}
 
@@ -28,12 +28,12 @@ class Pressure:
     """A line of one of the files: `io.some` is the time in which at least one task waited for I/O."""
 
     def __init__(self, what: str, limit: float, proc: Path = PROC) -> None:
-        """The kernel says when it was above this share of the time."""
+        """Have the kernel signal when tasks wait for more than this share of the time."""
         name, self._whose = what.split(".")
         self._path = proc / name
         self._total, self._at = self._read(), 0.0
         self.fd = -1
-        """A poll for urgent data ends when it is so; -1: the kernel does not let us."""
+        """Ready for POLLPRI above the limit; -1 if the kernel does not let us."""
         self.refused = ""
         try:
             self.fd = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -46,7 +46,7 @@ class Pressure:
         return _totals(self._path)[self._whose]
 
     def share(self, now: float) -> tuple[float, float]:
-        """Of the time since the last call, and how long that was."""
+        """The share of the time since the last call, and how long that was."""
         seconds, self._at = now - self._at, now
         before, self._total = self._total, self._read()
         return (self._total - before) / 1e6 / seconds if seconds > 0 else 0.0, seconds

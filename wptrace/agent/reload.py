@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of another configuration a running trace can take over, and what takes a new start."""
+"""Which changes of a configuration a running trace can apply, and which need a restart."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Aim(NamedTuple):
 
 class Plan(NamedTuple):
     config: Config
-    """What is in force then."""
+    """The configuration that is then in force."""
     aims: Sequence[Aim]
     changed: Sequence[str]
-    """By the names of their tables."""
+    """Names of the tables that changed."""
     left: Sequence[str]
-    """What takes a new start, and stays as it was."""
+    """Settings that need a restart and stay as they were."""
 
     def __str__(self) -> str:
         words = f"read {self.config.file} again: {', '.join(self.changed) or 'nothing'} changed"
@@ -37,12 +37,12 @@ class Plan(NamedTuple):
 
 
 def hooks(flows: Sequence[Flow]) -> dict[str, frozenset[str]]:
-    """Those that each attaches, before the start."""
+    """The hooks that each flow attaches, before the start."""
     return {flow.name: frozenset(hook.id for hook in flow.needed_hooks) for flow in flows}
 
 
 def plan(running: Config, wanted: Config, attached: Mapping[str, frozenset[str]]) -> Plan:
-    """Nothing is changed yet."""
+    """Compare two configurations; nothing is changed yet."""
     aims, left = [], []
     always = []
     new = {one.command: one for one in wanted.always}
@@ -62,7 +62,7 @@ def plan(running: Config, wanted: Config, attached: Mapping[str, frozenset[str]]
 
 
 def _hindrances(old: Always, new: Always, attached: Mapping[str, frozenset[str]]) -> Iterator[tuple[str, str]]:
-    """Settings that cannot change while it runs, each with a reason where it does not go without saying."""
+    """Settings that cannot change while a trace runs, with the reason where it is not obvious."""
     names = [name for name in {**old.settings, **new.settings} if old.settings.get(name) != new.settings.get(name)]
     if names != [_DEV]:
         yield from ((f"{name} of ", "") for name in names)
@@ -84,7 +84,7 @@ def _hindrances(old: Always, new: Always, attached: Mapping[str, frozenset[str]]
 
 
 def _triggers(running: Config, wanted: Config) -> tuple[list[Trigger], list[str]]:
-    """Those that what is traced can tell. One that it cannot is as it was before, if it was there."""
+    """Triggers that the running flows can check. Another one stays as it was, if it existed."""
     before = {one.name: one for one in running.triggers}
     found, left = [], []
     for one in wanted.triggers:

@@ -33,18 +33,18 @@ from wptrace.kernel.files import require_own_folder
 from wptrace.model.report import Output, Snapshot
 from wptrace.outputs.text.words import printable
 
-# Who stays on for weeks looks less often than somebody in front of a screen.
+# An agent runs for weeks, so it reads less often than a screen needs.
 _HISTORY_S = 10.0
 
 
 def _say(words: str) -> None:
-    """A line of the journal."""
+    """Print a line for the journal."""
     print(f"wptrace: {printable(words)}", file=sys.stderr, flush=True)
 
 
 def run(config: Config, outputs: Sequence[Output], again: Callable[[], Config]) -> None:
-    """Each flow has an output, which gets its start, what is in flight when somebody asks, and its summary. `again`
-    reads the configuration once more."""
+    """Run the agent. Each flow has an output, which gets its start, its summary, and what is in flight on request.
+    `again` reads the configuration again."""
     with Stop() as stop, ExitStack() as cleanup:
         for output in outputs:
             cleanup.callback(output.close)
@@ -61,7 +61,7 @@ def run(config: Config, outputs: Sequence[Output], again: Callable[[], Config]) 
         cleanup.callback(session.close)
         session.start()
         collect_seldom()
-        # Before the start is said: whoever reads of it may ask at once.
+        # Before the start is reported: whoever reads that may send a request at once.
         stop.expect_dumps()
         stop.expect_reloads()
         now = time.monotonic()
@@ -87,7 +87,7 @@ def run(config: Config, outputs: Sequence[Output], again: Callable[[], Config]) 
                 notify.send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
                 said = agent.reload(again, attached)
                 _say(said)
-                # What the options were read with has cycles, for which a trace looks seldom.
+                # The parsed options contain cycles, which a running trace seldom collects.
                 gc.collect()
                 notify.send("READY=1", f"STATUS={' '.join(f'{agent.words}; {said}'.split())}")
             session.turn()
@@ -96,7 +96,7 @@ def run(config: Config, outputs: Sequence[Output], again: Callable[[], Config]) 
 
 
 def _prepared(config: Config, before: Config | None) -> socket | None:
-    """All that may fail, before anything is attached or changed. A socket where there is another address."""
+    """Do everything that may fail before anything is attached or changed; return a socket if the address is new."""
     if any(flow.flight_recorder is not None for flow in (before or config).flows):
         require_own_folder(config.agent["folder"], "dumps")
     if config.history is not None:
@@ -110,7 +110,7 @@ def _prepared(config: Config, before: Config | None) -> socket | None:
 
 
 class Agent:
-    """What the file asks for beside the traces themselves. All of it may change while they run."""
+    """Everything the configuration asks for besides the traces themselves; all of it may change while they run."""
 
     def __init__(self, config: Config, session: Session, listening: socket | None, now: float) -> None:
         self._config, self._session = config, session
@@ -150,13 +150,13 @@ class Agent:
 
     @property
     def _triggers(self) -> tuple[list[list[Trigger]], list[Trigger]]:
-        """Those of each trace, and those that are about the whole machine."""
+        """The triggers of each trace, and those of the whole machine."""
         rest = [one for one in self._config.triggers if one.when.sort != PRESSURE]
         of_flows = [[one for one in rest if one.when.flow == number] for number in range(len(self._session.traces))]
         return of_flows, [one for one in self._config.triggers if one.when.sort == PRESSURE]
 
     def trigger(self, name: str) -> str:
-        """By hand, whatever its condition says."""
+        """Fire a trigger by hand, whatever its condition."""
         now = time.monotonic()
         if name == HAND:
             self.actions.by_hand(now)
@@ -167,7 +167,7 @@ class Agent:
         raise UsageError(f"there is no trigger {name}{did_you_mean(name, names)}; there is {', '.join([*names, HAND])}")
 
     def reload(self, again: Callable[[], Config], attached: dict[str, frozenset[str]]) -> str:
-        """What came of it, in words. What is wrong leaves all as it was."""
+        """Apply a changed configuration and describe the result. An invalid one changes nothing."""
         before = self._config
         try:
             plan = reload.plan(before, again(), attached)
@@ -198,9 +198,9 @@ class Agent:
         wanted, traces = self._config.history, self._session.traces
         if wanted is None:
             return
-        for trace, begun in zip(traces, since or [None] * len(traces)):
+        for trace, start in zip(traces, since or [None] * len(traces)):
             folder, keep = wanted["dir"] / trace.flow.name, wanted["keep"] // len(traces)
-            self._histories.append(History(trace, folder, keep, wanted["interval"], now, _say, begun))
+            self._histories.append(History(trace, folder, keep, wanted["interval"], now, _say, start))
             trace.subscribe(self._histories[-1])
 
     def _change_histories(self, before: Config, now: float) -> None:
@@ -212,7 +212,7 @@ class Agent:
         for trace, history in zip(traces, self._histories):
             history.end()
             trace.unsubscribe(history)
-        # Another folder goes on where the one before ends.
+        # A new folder continues where the previous one ends.
         since = [history.last for history in self._histories] or [trace.snapshot() for trace in traces]
         self._histories = []
         self._begin_histories(now, since)

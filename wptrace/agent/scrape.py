@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a scraper gets: all counters of the session, read when it asks."""
+"""The metrics that a scraper gets: all counters of the session, read on demand."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from wptrace.engine.session import Session, Trace
 from wptrace.model.report import Event, Snapshot
 from wptrace.outputs.prometheus import OPENMETRICS, PLAIN, Fired, Metrics, Owners, Process, Source
 
-# A text is made anew only when so many times of what that costs are over, however often somebody asks.
+# A new text is made only when so many times its cost have passed since the last one.
 _SPARED = 20
 _TIMED = Path("/proc/sys/kernel/bpf_stats_enabled")
 
 
 class Scraped:
-    """Asks each trace for a snapshot, and never for more than a twentieth of a CPU's time."""
+    """Reads a snapshot of each trace on demand, and takes at most a twentieth of a CPU."""
 
     def __init__(
         self,
@@ -36,13 +36,13 @@ class Scraped:
         sources = [Source(flow.name, flow.level, flow.kinds, flow.missing) for flow in flows]
         self._metrics = Metrics(sources, stage_histograms)
         self._made: dict[str, tuple[float, Answer]] = {}
-        """Of each type: until when it is good."""
+        """By content type: the time until which the answer is valid."""
         self._started_s = time.time()
         self._by = ""
         self._names: OwnerNames | None = None
 
     def show(self, stage_histograms: bool, owners: str = "", top: int = 0) -> None:
-        """From now on."""
+        """Change what is exported from now on."""
         self._metrics.stage_histograms = stage_histograms
         if owners != self._by:
             self._by, self._names = owners, OwnerNames(owners) if owners else None
@@ -51,7 +51,7 @@ class Scraped:
         self._made.clear()
 
     def listeners(self) -> list[Listener]:
-        """Those of events, in the order of the traces."""
+        """The consumers of events, in the order of the traces."""
         return [Listener(self._metrics, number) for number in range(len(self._traces))]
 
     def ask(self, accepted: str) -> Answer:
@@ -80,7 +80,7 @@ def _bpf_is_timed() -> bool:
 
 
 class Listener:
-    """A consumer that keeps the last slow ones as exemplars."""
+    """A consumer that keeps the latest slow events as exemplars."""
 
     def __init__(self, metrics: Metrics, number: int) -> None:
         self._metrics, self._number = metrics, number
@@ -98,7 +98,7 @@ class Listener:
 
 
 def serving(listening: socket) -> Callable[[Session], Callable[[], None]]:
-    """For a run: scrapers are answered until its end."""
+    """Serve scrapers until the end of a run."""
 
     def serve(session: Session) -> Callable[[], None]:
         scraped = Scraped(session.traces, stage_histograms=False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the agent is, in words: for the journal, and for systemd, which also hears that it lives."""
+"""The state of the agent in words, for the journal and systemd, and the watchdog."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from wptrace.model.report import Event
 
 _STATUS_S = 60.0
 _MOST_MISSING = 4
-"""So many hooks are named; the rest is counted."""
+"""The number of hooks to name; more are only counted."""
 
 
 def words(traces: Sequence[Trace], metrics: str = "") -> str:
-    """What is traced, and where its metrics are; `degraded` where hooks are missing, with why."""
+    """Describe the flows and where their metrics are; `degraded` if hooks are missing, with the reason."""
     flows = ", ".join(_name(trace) for trace in traces)
     missing = [f"{hook} ({why})" for trace in traces for hook, why in trace.flow.missing.items()]
     where = f"; metrics at {metrics}" if metrics else ""
@@ -33,7 +33,7 @@ def _name(trace: Trace) -> str:
 
 
 class Status:
-    """A consumer that tells systemd how many objects each flow has followed, and what was lost."""
+    """A consumer that reports to systemd how many objects each flow has followed, and what was lost."""
 
     def __init__(self, traces: Sequence[Trace], notify: Notify, now: float, words: Callable[[], str]) -> None:
         self._traces, self._notify, self._words = traces, notify, words
@@ -57,7 +57,7 @@ def _counts(trace: Trace) -> str:
 
 
 class Watchdog:
-    """A consumer that says twice as often as it must be that the loop goes on."""
+    """A consumer that pings the watchdog twice as often as required."""
 
     def __init__(self, notify: Notify, now: float) -> None:
         self._notify, self._step = notify, math.inf if notify.watchdog_s is None else notify.watchdog_s / 2

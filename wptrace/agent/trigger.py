@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens when a condition has held for its time: a line with the verdict, a dump of the recorder, a command."""
+"""The actions of a trigger whose condition has held: a line with the verdict, a dump of the recorder, a command."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from wptrace.outputs.text import verdict
 
 WINDOW_S = 1.0
 _DAY_S = 86_400.0
-# Of what is usual: so long it is learned before anything is compared with it, and so far back it goes.
+# How long the usual value is learned before it is compared with, and its time constant.
 _LEARNED_S, _USUAL_S = 300.0, 3600.0
 _MOST_PLACES = 4096
 Say = Callable[[str], None]
 HAND = "hand"
-"""The name of what somebody asks for by a signal."""
+"""The trigger for dumps that are requested by a signal."""
 
 
 class Trigger(NamedTuple):
@@ -43,7 +43,7 @@ class Trigger(NamedTuple):
 
 
 class Actions:
-    """A consumer that does what is due: dumps some time after their triggers."""
+    """A consumer that runs pending actions: dumps are written some time after their trigger fires."""
 
     def __init__(self, traces: Sequence[Trace], room: Room, daily: Daily, children: Children, say: Say) -> None:
         self._children, self._say = children, say
@@ -78,7 +78,7 @@ class Actions:
                 self._say(f"trigger {name} writes nothing: enough was dumped in the last 24 hours (daily)")
                 self._run(name, command, ())
                 continue
-            # Several at once have the same files.
+            # Triggers that fire at the same time share their dumps.
             files = self._dump(now) if files is None else files
             self._run(name, command, files)
         self.due = min((due for due, _, _ in self._pending), default=math.inf)
@@ -101,18 +101,18 @@ class Actions:
             self._children.add(Command([*command, *map(str, files)], what, variables=variables))
 
     def by_hand(self, now: float) -> None:
-        """Somebody asks for the recorders."""
+        """Dump the recorders on request."""
         if not self._dumps:
             self._say("nothing is written: no flow has a recorder")
         self.after(now, HAND, ())
 
     def end(self) -> None:
-        """What was due soon is done now."""
+        """Run the pending actions now."""
         self.turn(math.inf)
 
 
 class Watch:
-    """A consumer that looks at the conditions of one trace, once a second."""
+    """A consumer that checks the conditions of one trace, once a second."""
 
     def __init__(
         self, trace: Trace, triggers: Sequence[Trigger], actions: Actions, now: float, say: Callable[[str], None]
@@ -123,7 +123,7 @@ class Watch:
         self.due = now + WINDOW_S if triggers else math.inf
 
     def arm(self, triggers: Sequence[Trigger], now: float) -> None:
-        """These from now on. One that is as before goes on; what was counted of another of its name stays."""
+        """Replace the triggers. An unchanged one goes on; a changed one keeps its counts."""
         before = {one.trigger.name: one for one in self._states}
         if not self._states:
             self._last, self.due = self._trace.snapshot(), now + WINDOW_S
@@ -146,48 +146,48 @@ class Watch:
     def turn(self, now: float) -> None:
         self.due = max(self.due + WINDOW_S, now)
         last = self._last
-        taken = last._replace(at_ns=int(now * 1e9))
+        snapshot = last._replace(at_ns=int(now * 1e9))
         if self._figures:
-            taken = self._trace.lately(last) if self._cells_alone else self._trace.snapshot()
-        if taken.at_ns == last.at_ns:
+            snapshot = self._trace.lately(last) if self._cells_alone else self._trace.snapshot()
+        if snapshot.at_ns == last.at_ns:
             return
-        self._last = taken
-        seconds = (taken.at_ns - last.at_ns) / 1e9
+        self._last = snapshot
+        seconds = (snapshot.at_ns - last.at_ns) / 1e9
         for state in self._states:
             when, held = state.trigger.when, bool(state.since)
             if when.sort == VERDICT:
-                self._judge(state, now)
+                self._check_verdict(state, now)
                 continue
-            found = when.values(taken, last) if not when.sort else self._in_flight(when)
+            found = when.values(snapshot, last) if not when.sort else self._in_flight(when)
             place = state.look(found, seconds, now)
             if not state.since:
-                state.begun = None
+                state.start = None
             elif not held:
-                # Counters and books of now are near enough.
-                state.begun = self._trace.snapshot()
+                # Current counters and books are close enough.
+                state.start = self._trace.snapshot()
                 if self._figures:
-                    state.begun = state.begun._replace(at_ns=last.at_ns, cells=last.cells)
+                    state.start = state.start._replace(at_ns=last.at_ns, cells=last.cells)
             if place is not None:
                 self._fire(state, place, found[place], now)
 
     def _in_flight(self, when: Condition) -> dict[str, float]:
         return oldest(self._trace.flow.in_flight(int(when.limit)))
 
-    def _judge(self, state: _State, now: float) -> None:
-        """The verdict of each stretch of its time."""
+    def _check_verdict(self, state: _State, now: float) -> None:
+        """Check a verdict once for each period of the condition."""
         when = state.trigger.when
-        if state.begun is not None and now < state.judged_s + when.for_s - WINDOW_S / 2:
+        if state.start is not None and now < state.verdict_s + when.for_s - WINDOW_S / 2:
             return
-        begun, taken = state.begun, self._trace.snapshot()
-        state.begun, state.judged_s = taken, now
-        if begun is None or begun.at_ns == taken.at_ns:
+        start, snapshot = state.start, self._trace.snapshot()
+        state.start, state.verdict_s = snapshot, now
+        if start is None or start.at_ns == snapshot.at_ns:
             return
-        verdict = self._trace.window_with_verdict(begun, taken, "interval").verdict
+        verdict = self._trace.window_with_verdict(start, snapshot, "interval").verdict
         named = () if verdict is None else [one for one in verdict.findings if one.rule == when.what]
         found = {one.who: 1.0 for one in named}
         place = state.look(found, when.for_s, now)
         if place is not None:
-            self._do(state, f"trigger {state.trigger.name}: {when.text}", now, begun)
+            self._do(state, f"trigger {state.trigger.name}: {when.text}", now, start)
 
     def _fire(self, state: _State, place: str, value: float, now: float) -> None:
         one = state.trigger
@@ -196,16 +196,16 @@ class Watch:
         self._do(state, f"trigger {one.name}: {one.when.text}{where}, it is {one.when.shown(value)}{usual}", now)
 
     def pull(self, name: str, now: float) -> bool:
-        """Somebody fires it by hand, whatever limits it has; False: it is none of these."""
+        """Fire it by hand, regardless of its limits; false if there is no such trigger."""
         state = next((one for one in self._states if one.trigger.name == name), None)
         if state is not None:
             state.count(now)
             self._do(state, f"trigger {name}: by hand", now)
         return state is not None
 
-    def _do(self, state: _State, words: str, now: float, begun: Snapshot | None = None) -> None:
+    def _do(self, state: _State, words: str, now: float, start: Snapshot | None = None) -> None:
         one = state.trigger
-        report = self._trace.window_with_verdict(begun or state.begun or self._last, self._trace.snapshot(), "interval")
+        report = self._trace.window_with_verdict(start or state.start or self._last, self._trace.snapshot(), "interval")
         said = "" if report.verdict is None else next(iter(verdict.short_lines(report.verdict, dates=False)), "")
         self._say(f"{words}; {said}" if said else words)
         self._actions.after(now + one.after_s, one.name, one.command)
@@ -215,7 +215,7 @@ class Watch:
 
 
 class PressureWatch(Watch):
-    """Sleeps until the kernel says that tasks wait, and then looks once a second until they do not."""
+    """Sleeps until the kernel reports waiting tasks, then checks once a second until they stop waiting."""
 
     def __init__(
         self,
@@ -249,7 +249,7 @@ class PressureWatch(Watch):
         self._sleep()
 
     def _wake(self) -> None:
-        """The kernel says so."""
+        """Handle a notification of the kernel."""
         now = time.monotonic()
         if self.due == math.inf:
             for one in self._pressures.values():
@@ -265,7 +265,7 @@ class PressureWatch(Watch):
             held = bool(state.since)
             value, seconds = shares[state.trigger.when]
             place = state.look({"": value}, seconds, now)
-            state.begun = None if not state.since else state.begun if held else last
+            state.start = None if not state.since else state.start if held else last
             if place is not None:
                 self._fire(state, place, value, now)
         self._sleep()
@@ -284,14 +284,14 @@ class _State:
     def __init__(self, trigger: Trigger) -> None:
         self.trigger = trigger
         self.since: dict[str, float] = {}
-        """Since when it holds, by place."""
-        self.begun: Snapshot | None = None
-        """What was there before it did; of a verdict, at the last one."""
-        self.judged_s = 0.0
+        """By place: since when the condition holds."""
+        self.start: Snapshot | None = None
+        """The snapshot from before the condition held; for a verdict, that of the previous one."""
+        self.verdict_s = 0.0
         self.fired = self.suppressed = 0
         self._times: deque[float] = deque(maxlen=trigger.daily)
         self._known: set[str] = set()
-        """Places that it has fired or been held back for since it began to hold there."""
+        """Places where it has fired, or was suppressed, since the condition began to hold there."""
         self._baselines: OrderedDict[str, _Baseline] = OrderedDict()
 
     @classmethod
@@ -304,13 +304,13 @@ class _State:
         return made
 
     def look(self, values: Mapping[str, float], seconds: float, now: float) -> str | None:
-        """The place for which it fires now, by the values of a window of so many seconds."""
+        """Return the place for which it fires now, given the values of a window of this length."""
         when = self.trigger.when
         holds = [place for place, value in values.items() if self._holds(place, value, seconds)]
         began = now - seconds
         self.since = {place: self.since.get(place, began) for place in holds}
         self._known &= set(holds)
-        # A window may be shorter than a second by a little.
+        # A window may be slightly shorter than a second.
         ripe = [place for place, since in self.since.items() if now - since >= when.for_s - WINDOW_S / 2]
         found = None
         for place in ripe:
@@ -328,7 +328,7 @@ class _State:
         if len(self._baselines) > _MOST_PLACES:
             self._baselines.popitem(last=False)
         if usual.known and self.trigger.when.holds(value, usual.value):
-            # What is not usual is not learned, however long it is so.
+            # Unusual values are not learned, however long they last.
             return True
         usual.learn(value, seconds)
         return False
@@ -351,7 +351,7 @@ class _State:
 
 
 class _Baseline:
-    """What is usual: the mean of logarithms, in which an hour ago counts a third as much as now."""
+    """The usual value: a mean of logarithms in which an hour-old sample has a third of the weight of a new one."""
 
     def __init__(self) -> None:
         self._mean, self._seconds = 0.0, 0.0

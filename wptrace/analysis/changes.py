@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What changed between two recordings of a kind: each figure with its noise, and the change of means split."""
+"""Changes between two recordings of a kind: each figure with its noise, and the change of means split."""
 
 from __future__ import annotations
 
@@ -245,8 +245,8 @@ def _less(whole: Classes, left_out: Classes) -> dict[Class, Sums]:
     return found
 
 
-def judged(changes: Sequence[Change], counts_are_others: bool) -> list[Change]:
-    """Which figures are no chance, among all that were looked at."""
+def mark_real(changes: Sequence[Change], counts_are_others: bool) -> list[Change]:
+    """Mark the figures whose change is significant, among all that were tested."""
     places = [
         (at, name)
         for at, change in enumerate(changes)

@@ -62,16 +62,16 @@ def parse(text: str) -> Condition:
     above = found["way"] == ">"
     if unit == "%":
         if not sign:
-            raise UsageError(f"--fail-if {text}: a percentage is a change, so it has a sign: +{number:g}%")
+            raise UsageError(f"--fail-if {text}: a percentage is a change, so it needs a sign: +{number:g}%")
         return Condition(text.strip(), words, above, signed / 100, None, None)
     if words[-1] == "rate":
         if unit not in ("", "/s"):
-            raise UsageError(f"--fail-if {text}: a rate is so many a second, as in read.rate < 100/s")
+            raise UsageError(f"--fail-if {text}: a rate is a number a second, as in read.rate < 100/s")
         amount = signed
     elif unit in NS_PER or unit in ("µs", "μs", "min"):
         amount = parse_duration(f"{found['number']}{unit}") * (-1 if sign == "-" else 1)
     else:
-        raise UsageError(f"--fail-if {text}: a time has a unit: {', '.join(NS_PER)}, or is a change in %")
+        raise UsageError(f"--fail-if {text}: a time needs a unit: {', '.join(NS_PER)}; a change may be in %")
     if sign:
         return Condition(text.strip(), words, above, None, amount, None)
     return Condition(text.strip(), words, above, None, None, amount)
@@ -113,7 +113,7 @@ def _figure(condition: Condition, difference: Difference) -> Figure:
     found = next((one for one in every if one.op == op), None)
     if found is None:
         what = ".".join(condition.words[: len(condition.words) - len(words)])
-        raise LookupError(f"one of both has none of {what}, or too few")
+        raise LookupError(f"one side has no {what}, or too few")
     if len(words) == 2 and words[1] == "mean":
         words.pop()
     name = ".".join(words)
@@ -125,5 +125,5 @@ def _figure(condition: Condition, difference: Difference) -> Figure:
     if name == "p99":
         raise LookupError("there are too few for a p99")
     if name in difference.joined:
-        raise LookupError(f"{name} is observed in one of both alone")
+        raise LookupError(f"{name} is observed on one side only")
     raise LookupError(f"there is no {name}; there are {', '.join(found.figures)}")

@@ -33,7 +33,7 @@ class Side(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """What both have of one row; None where there is nothing."""
+    """A row on both sides; None where a side does not have it."""
 
     kind: Kind
     values: tuple[str, ...]
@@ -83,7 +83,7 @@ def difference(a: Side, b: Side, within: Mapping[str, str]) -> Difference:
         some, left = changes.between(*same_labels(aligned(mine, joined), aligned(theirs, joined)))
         every += some
         few += left
-    every = changes.judged(every, any(one.counts for one in found))
+    every = changes.mark_real(every, any(one.counts for one in found))
     tested = sum(len(change.figures) for change in every)
     return Difference(a, b, found, list(_pairs(a, b)), every, joined, tested, few)
 

@@ -21,7 +21,7 @@ BEFORE, DEVICE, OUTSIDE = "before", "device", "outside"
 MOST = 1 << 20
 """Of so many events it is known when they were where; the older half of them gives way to others."""
 UNUSUAL = 4
-"""What took so many times as long as usual has a beginning."""
+"""A beginning is looked for if an event took this many times as long as usual."""
 _SHORTEST_NS = 1_000
 _OWNERS = 20
 _FEW = 8
@@ -29,7 +29,7 @@ _MOST_NAMES = 1 << 16
 
 
 class _Alike(NamedTuple):
-    """What many events have in common."""
+    """The attributes that many events share."""
 
     dev: str
     op: str
@@ -52,7 +52,7 @@ class _Columns(NamedTuple):
     """By the monotonic clock. One that made no request, or several, has 0."""
 
     alike: array[int]
-    """What it has in common with others, by number."""
+    """The number of the attributes that it shares with others."""
     queued: array[int]
     issued: array[int]
     completed: array[int]
@@ -112,7 +112,7 @@ class Incidents:
         return number
 
     def _is_slower(self, event: Event) -> bool:
-        """What somebody waited for comes before what nobody did."""
+        """Whether an event is the slowest so far; one that a task waited for outranks any that none did."""
         if self._slowest is None:
             return True
         best = self._slowest[0]
@@ -135,7 +135,7 @@ class Incidents:
 
 
 class _Look(NamedTuple):
-    """What is known of the slowest one, `apart` for so long, and of the others."""
+    """A view of the slowest event, `apart` for its time outside of the columns, and of the others."""
 
     columns: _Columns
     names: Sequence[_Alike]
@@ -154,11 +154,11 @@ class _Look(NamedTuple):
         if part != OUTSIDE:
             queued_ns = parts[BEFORE].begin_ns
             whole = _Part(request, queued_ns, parts[DEVICE].end_ns - queued_ns)
-        met, others = self._under_way(whole)
+        shown, others = self._under_way(whole)
         alike = [one for one in self._all(part) if one.at != self.own]
         usual = self._usual(alike)
         op = self._name(request, str(event.group.label("op"))).op
-        begun = self._beginning(parts[part], op, alike, usual)
+        beginning = self._beginning(parts[part], op, alike, usual)
         wall_ns = event.end_ns - _end(event)
         return Incident(
             event,
@@ -167,9 +167,9 @@ class _Look(NamedTuple):
             parts[part].ns,
             usual.get(op, 0),
             whole.begin_ns + wall_ns,
-            met,
+            shown,
             others,
-            None if begun is None else begun._replace(begin_ns=begun.begin_ns + wall_ns),
+            None if beginning is None else beginning._replace(begin_ns=beginning.begin_ns + wall_ns),
             left,
         )
 
@@ -251,8 +251,8 @@ class _Look(NamedTuple):
                 counts[2] += issued <= since_ns
         rows = [UnderWay(names[number].owner, names[number].op, *counts) for number, counts in found.items()]
         rows.sort(key=lambda one: (-one.requests, -one.later))
-        met, rest = rows[:_OWNERS], rows[_OWNERS:]
-        return met, UnderWay(OTHERS, "", *map(sum, zip(*(one[2:] for one in rest)))) if rest else None
+        shown, rest = rows[:_OWNERS], rows[_OWNERS:]
+        return shown, UnderWay(OTHERS, "", *map(sum, zip(*(one[2:] for one in rest)))) if rest else None
 
     def _beginning(self, slowest: _Part, op: str, parts: Collection[_Part], usual: dict[str, int]) -> Beginning | None:
         if slowest.ns < UNUSUAL * max(usual.get(op, 0), _SHORTEST_NS):

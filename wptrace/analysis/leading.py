@@ -18,7 +18,7 @@ from wptrace.model.kind import OTHERS, TOTAL, Group, Kind
 from wptrace.model.report import Snapshot, since
 
 _HALF_S = 600.0
-"""What was so long ago counts half as much as what is now."""
+"""The half-life of a score."""
 _AHEAD = 2.0
 _MOST_SCORES = 4096
 _MOST_ROWS = 20_000
@@ -47,14 +47,14 @@ class Leading:
             self._leave(min(self._first, key=self._score))
 
     def add(self, now: Snapshot) -> None:
-        """What came since the last call."""
+        """Add the counts since the last call."""
         cells = {group: found for group, found in now.cells.items() if group.kind in self._kinds}
         counters = {group: found for group, found in now.counters.items() if group.kind in self._kinds}
-        taken = now._replace(cells=cells, counters=counters)
-        last = self._last or taken._replace(cells={}, counters={})
-        new, counted = since(taken, last)
-        self._rank(new, (taken.at_ns - last.at_ns) / 1e9)
-        self._last = taken
+        snapshot = now._replace(cells=cells, counters=counters)
+        last = self._last or snapshot._replace(cells={}, counters={})
+        new, counted = since(snapshot, last)
+        self._rank(new, (snapshot.at_ns - last.at_ns) / 1e9)
+        self._last = snapshot
         for group, found in new.items():
             into = self.cells.setdefault(self._row(group), {})
             for name, one in found.items():

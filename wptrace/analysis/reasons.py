@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which parts of a change are worth telling, and whom and what the largest one leads to."""
+"""The parts of a change that are worth reporting, and the owner, device and wait behind the largest one."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ _MOST = 0.5
 _MOST_OF_OWNERS, _WAITED = 0.66, 0.4
 
 
-class Told(NamedTuple):
-    """A part of the change of a mean; the last one may be the rest, which has no reason."""
+class ChangePart(NamedTuple):
+    """A part of the change of a mean. The last one may be the remainder, which has no reason."""
 
     ns: int
     reason: str = ""
     stage: str = ""
     column: int = 0
     sure: bool = True
-    """It is no chance by itself, and not only as a part of a change that is none."""
+    """Significant by itself, not only as a part of a significant change."""
 
 
-def told(change: Change) -> list[Told]:
-    """The largest first, and the rest; they add up to the change."""
+def parts_of(change: Change) -> list[ChangePart]:
+    """Split a change into parts that add up to it: the largest first, the remainder last."""
     whole = change.split.b_ns - change.split.a_ns
     least = _LEAST_PART * abs(whole)
     found = []
     for reason in dict.fromkeys(part.reason for part in change.split.parts):
         ns, errors = change.split.of(reason), _errors_of(change, reason, 0, change.split.of(reason))
         if reason != SAME and abs(ns) >= least and errors >= _ERRORS:
-            found.append(Told(ns, reason, sure=errors >= _SURE))
+            found.append(ChangePart(ns, reason, sure=errors >= _SURE))
     mix = bool(found)
     for column, name in enumerate(change.columns, 1):
         if name == REST and len(change.columns) > 1:
@@ -58,12 +58,12 @@ def told(change: Change) -> list[Told]:
         errors = _errors_of(change, SAME, column, ns)
         sure = errors >= _SURE or (real and abs(ns - every) <= _MIX * abs(every))
         if abs(ns) >= least and (sure or errors >= _ERRORS):
-            found.append(Told(ns, SAME, name, column, sure))
+            found.append(ChangePart(ns, SAME, name, column, sure))
         elif real and not mix and abs(every) >= least:
-            found.append(Told(every, EITHER, name, column))
+            found.append(ChangePart(every, EITHER, name, column))
     found.sort(key=lambda one: -abs(one.ns))
     left = whole - sum(one.ns for one in found)
-    return [*found, *([Told(left)] if left else [])]
+    return [*found, *([ChangePart(left)] if left else [])]
 
 
 def _errors_of(change: Change, reason: str, column: int, ns: int) -> float:
@@ -81,7 +81,7 @@ def moved(change: Change, label: str, ns: int) -> Value | None:
     return max(way, key=lambda one: abs(one.ns), default=None)
 
 
-def device_of(change: Change, part: Told) -> str:
+def device_of(change: Change, part: ChangePart) -> str:
     """Of which device most of it is; empty where that is not known."""
     devices = [one.value for one in change.split.values if one.label == DEV]
     if len(devices) == 1:
@@ -140,7 +140,7 @@ class Blame(NamedTuple):
     """Whom and what the largest change leads to."""
 
     change: Change
-    part: Told
+    part: ChangePart
     device: str
     owner: str
     """Who has most of the time that it costs; empty where it is spread, or nobody knows."""
@@ -182,7 +182,7 @@ def blame(difference: Difference, advice: Mapping[str, str]) -> Blame | None:
     )
 
 
-def _main(difference: Difference) -> tuple[Change, Told] | None:
+def _main(difference: Difference) -> tuple[Change, ChangePart] | None:
     """A mean that changed, with its largest part; if there is none, a stage."""
 
     def weight(change: Change, ns: float) -> tuple[bool, bool, float]:
@@ -192,9 +192,9 @@ def _main(difference: Difference) -> tuple[Change, Told] | None:
     real = [one for one in difference.changes if one.figures["mean"].real]
     if real:
         main = max(real, key=lambda one: weight(one, one.figures["mean"].change))
-        return main, told(main)[0]
+        return main, parts_of(main)[0]
     stages = [
-        (one, Told(round(one.figures[name].change), EITHER, name, column))
+        (one, ChangePart(round(one.figures[name].change), EITHER, name, column))
         for one in difference.changes
         for column, name in enumerate(one.columns, 1)
         if name in one.figures and one.figures[name].real
@@ -215,7 +215,7 @@ def _owner(difference: Difference, main: Change) -> str:
     return most if named and costs[most] * whole > 0 and abs(costs[most]) >= _MOST_OF_OWNERS * abs(whole) else ""
 
 
-def _wait(difference: Difference, main: Change, part: Told) -> str:
+def _wait(difference: Difference, main: Change, part: ChangePart) -> str:
     """The reason that has most of what a stage takes longer."""
     grown: Counter[str] = Counter()
     for pair in difference.pairs:
@@ -231,7 +231,7 @@ def _wait(difference: Difference, main: Change, part: Told) -> str:
     return ""
 
 
-def began(difference: Difference, main: Change, part: Told) -> int | None:
+def began(difference: Difference, main: Change, part: ChangePart) -> int | None:
     """From when on the mean of the stage was on its new level, in B or in all of the recording of which both are."""
     measured = difference.span.get(main.kind.name) or difference.b.measured.get(main.kind.name)
     if measured is None or part.reason not in (SAME, EITHER):

@@ -8,7 +8,7 @@ import re
 
 FULL, NORMALISED, OFF = "full", "normalised", "off"
 TEXTS = (NORMALISED, FULL, OFF)
-"""What is shown of a text (`--statement-text`)."""
+"""How the text of a statement is shown (`--statement-text`)."""
 
 # Each begins where the one before ended, and none looks back: a text is gone through once. Whatever has no end, as it
 # was cut off, ends with the text.
@@ -81,7 +81,7 @@ def normalised(text: str) -> str:
 
 
 def title(text: str) -> str:
-    """What a process calls itself, without what is different each time."""
+    """The title that a process gave itself, without the parts that vary."""
     for varying, instead in _VARYING:
         text = varying.sub(instead, text)
     return " ".join(text.split())

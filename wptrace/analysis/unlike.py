@@ -23,7 +23,7 @@ class Unlike(NamedTuple):
     a: str
     b: str
     therefore: str = ""
-    """What it means for figures."""
+    """The consequence for the figures."""
     counts: bool = False
     """Counts and rates of both cannot be compared."""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operations waited for in a stage, by reason: what the cells of an interval say of it (docs/waits.md)."""
+"""Waits of operations in a stage by reason, from the cells of an interval (docs/waits.md)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WAIT = Kind("wait", Noun("wait"), LABELS, book="")
 OWNED_WAIT = "owned_wait"
 """The name of the kind of the same by owner."""
 WORK = Kind("work", Noun("sample"), LABELS, book="")
-"""What operations did on a CPU in a stage when ticks came: how many, and the ticks' time."""
+"""Work of operations on a CPU in a stage, sampled by ticks: how many samples, and the ticks' time."""
 PARTS_OF_STAGES = (WAIT, WORK)
 """They stand below the stages that are made of them."""
 SLEEP = "sleep"
@@ -66,7 +66,7 @@ class Share(NamedTuple):
 
 
 class Waits(NamedTuple):
-    """What a stage was made of."""
+    """The waits that a stage is made of."""
 
     stage: str
     reasons: tuple[Share, ...]

@@ -98,8 +98,8 @@ class Generated:
             self._fd = -1
 
 
-def is_taken(target: Target, code: bytes) -> bool:
-    """Whether the kernel takes such a program; it is gone again on return."""
+def is_accepted(target: Target, code: bytes) -> bool:
+    """Whether the kernel accepts such a program; it is unloaded again on return."""
     fd = _load(target.name, target, code)
     if fd >= 0:
         os.close(fd)
@@ -131,7 +131,7 @@ def _refusal(name: str, said: str, number: int) -> VerifierError | NotPermittedE
         return VerifierError(name, tail, errno=number)
     if number in (1, 13):  # EPERM, EACCES: before the verifier looked at it
         return NotPermittedError(f"the kernel does not permit the program {name}", program=name)
-    return LibbpfError(f"the kernel does not take the program {name}: {os.strerror(number)}", errno=number)
+    return LibbpfError(f"the kernel refuses the program {name}: {os.strerror(number)}", errno=number)
 
 
 def _event_number(event: str) -> int:

@@ -125,7 +125,7 @@ class Map:
         if not self.per_cpu:
             return bytes(pack(value))
         if len(value) != self._cpus:
-            raise UsageError(f"map {self.name} takes a list of {self._cpus} values, one a CPU")
+            raise UsageError(f"map {self.name} takes a list of {self._cpus} values, one per CPU")
         return b"".join(pack(one).ljust(self._stride, b"\0") for one in value)
 
     def raw(self, key: Any) -> memoryview | None:

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Callable, NamedTuple
 
 from wptrace.bpf import atomics
-from wptrace.bpf.generated import Target, is_taken
+from wptrace.bpf.generated import Target, is_accepted
 from wptrace.bpf.kernel_btf import vmlinux
 from wptrace.bpf.object import BpfObject, find
 from wptrace.errors import NotPermittedError, VerifierError, WptraceError
@@ -49,14 +49,14 @@ def _fitting(data: bytes) -> bytes:
 @functools.lru_cache(maxsize=1)
 def exchanges() -> bool:
     """Whether programs may compare and exchange; where not, a global says so (bpf_src/lib/place.h)."""
-    return is_taken(Target("raw_tp", "exchange"), _EXCHANGE)
+    return is_accepted(Target("raw_tp", "exchange"), _EXCHANGE)
 
 
 @functools.lru_cache(maxsize=1)
 def functions() -> bool:
     """Whether there may be fentry and fexit programs: not on a kernel without trampolines, or with a policy."""
     function = vmlinux().function(_FUNCTION)
-    return bool(function) and is_taken(Target("fentry", _FUNCTION, function), NOTHING)
+    return bool(function) and is_accepted(Target("fentry", _FUNCTION, function), NOTHING)
 
 
 def attempt(

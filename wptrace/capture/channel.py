@@ -53,7 +53,7 @@ def write(fd: int, data: memoryview) -> int:
 def _connected(path: Path) -> int:
     cid, port = _vsock(str(path))
     if cid is None:
-        raise UsageError(f"{path} names no machine: vsock:2:{port} is the host")
+        raise UsageError(f"{path} names no machine: use vsock:2:{port} for the host")
     try:
         return _to(socket.AF_VSOCK, (cid, port))
     except OSError as error:
@@ -66,7 +66,7 @@ def _guest_of(name: str) -> tuple[int | None, int] | None:
         return None
     cid, port = _vsock(name)
     if cid in (None, 0, socket.VMADDR_CID_HOST):
-        raise UsageError(f"{name} names no guest: vsock:CID:{port} has the CID that its hypervisor gives it")
+        raise UsageError(f"{name} names no guest: use vsock:CID:{port} with the CID of the guest")
     return cid, port
 
 
@@ -95,7 +95,7 @@ class Channel:
         self.name = name
         self._vsock = _guest_of(name)
         if self._vsock is None and Path(name).is_file():
-            raise UsageError(f"{name} is a file and no channel: wptrace join GUEST HOST takes files")
+            raise UsageError(f"{name} is a file, not a channel: use wptrace join GUEST HOST for files")
         self.ended = False
         """Nothing more comes."""
         self._made: Path | None = None

@@ -23,7 +23,7 @@ class Folder:
             others = ", ".join(sorted(one.name for one in path.iterdir() if one.is_dir())[:8])
             raise WptraceError(f"{path} has no captures", f"name a folder in it: {others}" if others else None)
         if len(names) > _MOST:
-            raise WptraceError(f"{path} has {len(names):,} captures; {_MOST:,} are read at once")
+            raise WptraceError(f"{path} has {len(names):,} captures; at most {_MOST:,} are read at once")
         self._paths = [path / name for name in names]
         self._begins, self.size = [], 0
         for one in self._paths:
@@ -48,7 +48,7 @@ class Folder:
             file.seek(self._place - begin)
             piece = file.read(min(end, stop) - self._place)
             if not piece:
-                raise WptraceError(f"{self._paths[number]} has become shorter: it is being written by another command")
+                raise WptraceError(f"{self._paths[number]} was truncated: another command is writing it")
             found += piece
             self._place += len(piece)
         return found

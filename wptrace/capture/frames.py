@@ -308,7 +308,7 @@ def _seed(path: Path, first: bytes, place: int = 0) -> int:
         raise DamagedError(path, place)
     if version != _VERSION:
         raise WptraceError(
-            f"{path} is a capture of form {version}: this wptrace knows {_VERSION}",
+            f"{path} is a capture of format {version}, and this wptrace reads {_VERSION}",
             "replay it with the version that captured it, or a newer one",
         )
     return int(seed)

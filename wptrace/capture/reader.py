@@ -296,7 +296,7 @@ class _Made:
         if self.head is None:
             self.head = head
         elif _followed(head) != _followed(self.head):
-            raise WptraceError(f"{self._file} is of traces that follow different things: they are replayed one by one")
+            raise WptraceError(f"{self._file} has traces of different flows: replay them one by one")
 
     def notes(self) -> list[str]:
         found = []
@@ -460,7 +460,7 @@ class Arriving(_Frames):
             has = self._json(frame)
             trace, _ = _segment(has)
             if self.head is not None and (not trace or trace != self._trace):
-                raise WptraceError(f"another trace begins in {self._from.path}", "each takes a channel of its own")
+                raise WptraceError(f"another trace begins in {self._from.path}", "each needs a channel of its own")
             self._trace = trace
             if self.head is None:
                 self.head = self._read_head(has, self._known, self._began_ns)._replace(has_events=True)

@@ -44,7 +44,7 @@ class Window:
                 self._inside.add(rest)
 
     def begin(self) -> None:
-        """What comes now is of another trace."""
+        """Begin another trace: later records belong to it."""
         whole = self._whole
         if whole is not None:
             self._before.add(whole)

@@ -48,20 +48,20 @@ def _below(found: Any, wanted: str) -> bool:
 
 QUESTIONS = (
     Question(
-        "dev", "only of this device, by the name that it has in the capture; repeatable", "DEVICE", (model.DEVICE,), (),
+        "dev", "only events of this device, by its name in the capture; repeatable", "DEVICE", (model.DEVICE,), (),
         lambda found, wanted: _same(found, wanted.removeprefix("/dev/")), repeatable=True,
     ),
     Question(
         "op", "only this operation: read, write, sync and so on; repeatable", "OP", (model.OPERATION,), (), _same,
         repeatable=True,
     ),
-    Question("pid", "only of this process", "PID", (model.TASK,), ("pid",), _of_task("pid"), number=True),
-    Question("tid", "only of this thread", "TID", (model.TASK,), ("tid",), _of_task("tid"), number=True),
-    Question("comm", "only of threads with this name", "NAME", (model.TASK, model.COMM), ("comm",), _of_task("comm")),
-    Question("cgroup", "only of this cgroup and those below it", "PATH", (model.CGROUP,), ("cgroup",), _below),
-    Question("file", "only to this file, by the path that it has in the capture", "PATH", (), ("path",), _same),
-    Question("dir", "only to files below this directory", "PATH", (), ("path",), _below),
-    Question("cpu", "only of this CPU", "CPU", (model.CPU,), ("cpu",), _same, number=True),
+    Question("pid", "only events of this process", "PID", (model.TASK,), ("pid",), _of_task("pid"), number=True),
+    Question("tid", "only events of this thread", "TID", (model.TASK,), ("tid",), _of_task("tid"), number=True),
+    Question("comm", "only events of this thread name", "NAME", (model.TASK, model.COMM), ("comm",), _of_task("comm")),
+    Question("cgroup", "only events of this cgroup and those below it", "PATH", (model.CGROUP,), ("cgroup",), _below),
+    Question("file", "only events on this file, by its path in the capture", "PATH", (), ("path",), _same),
+    Question("dir", "only events on files below this directory", "PATH", (), ("path",), _below),
+    Question("cpu", "only events of this CPU", "CPU", (model.CPU,), ("cpu",), _same, number=True),
 )  # fmt: skip
 
 

@@ -222,7 +222,7 @@ class CaptureOutput:
         self._since = time.monotonic()
         offset = wall_offset_ns()
         for one in self._raw:
-            rows, holes = one.taken()
+            rows, holes = one.drain()
             if not rows:
                 continue
             found = one.packer.pack(rows, holes)
@@ -347,7 +347,7 @@ class _Buffer:
         self._size += len(some)
         return entries[len(some) :]
 
-    def taken(self) -> tuple[bytearray, set[int]]:
+    def drain(self) -> tuple[bytearray, set[int]]:
         """As they lay in the ring, without those that a program gave up; words that are not kept."""
         rows = self._whole(self._room if self.full else self._room[: self._size])
         self._size = 0

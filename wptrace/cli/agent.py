@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from wptrace.agent.config import Config, Settings
     from wptrace.engine.flow import Flow
 
-SUMMARY = "stay on and trace what a file says: for systemd, for weeks"
+SUMMARY = "trace what a configuration file says until stopped, for use with systemd"
 
 # Commands that it traces as, each with a function `flows`.
 COMMANDS = ("io", "size", "irqoff", "cpu", "flow")
@@ -27,7 +27,7 @@ _NOT = ("duration", "help")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-c", "--config", metavar="FILE.toml", help="what to trace, and for whom")
+    parser.add_argument("-c", "--config", metavar="FILE.toml", help="the configuration file")
     parser.add_argument("--pid", metavar="PID", help="with --trigger: the process of the agent, where several run")
     look = parser.add_argument_group("instead of tracing").add_mutually_exclusive_group()
     look.add_argument("--check", action="store_true", help="say what is wrong with the file, and where")
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     if options.trigger is not None:
         return _trigger(options.trigger, options.pid)
     if options.pid is not None:
-        raise UsageError("--pid names the agent that --trigger asks")
+        raise UsageError("--pid needs --trigger: it names the agent to ask")
     if options.config is None:
         raise UsageError("name the configuration", hint="wptrace agent --print-defaults > agent.toml")
     if options.check:
@@ -118,10 +118,10 @@ def make(command: str, settings: Settings) -> Sequence[Flow]:
     module = importlib.import_module(f"wptrace.cli.{command}")
     parser = Parser(prog=f"wptrace {command}")
     module.add_arguments(parser)
-    taken = _taken(parser)
+    accepted = _accepted(parser)
     for name in settings:
-        if name not in taken:
-            raise UsageError(f"--{name} is no option of what {command} traces{did_you_mean(name, taken)}")
+        if name not in accepted:
+            raise UsageError(f"{command} in the agent has no option --{name}{did_you_mean(name, accepted)}")
     definition = [str(settings["definition"])] if "definition" in settings else []
     others = {name: value for name, value in settings.items() if name != "definition"}
     options = parser.parse_args([*words(others), *definition])
@@ -131,8 +131,8 @@ def make(command: str, settings: Settings) -> Sequence[Flow]:
     return found
 
 
-def _taken(parser: argparse.ArgumentParser) -> list[str]:
-    """The options that the agent takes, without dashes."""
+def _accepted(parser: argparse.ArgumentParser) -> list[str]:
+    """The options that the agent accepts, without dashes."""
     of_group = [action for group in parser._action_groups if group.title == _GROUP for action in group._group_actions]
     found = [*of_group, *(action for action in parser._actions if action.dest in _BESIDE)]
     names = {(action.option_strings or [action.dest])[-1].lstrip("-"): action.dest for action in found}

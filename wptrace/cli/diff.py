@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="CONDITION",
-        help="end with 5 if it holds and is no chance: 'read.p99 > +20%%', 'write.device > +200us', 'read.mean > 5ms';"
+        help="exit with 5 if true and significant: 'read.p99 > +20%%', 'write.device > +200us', 'read.mean > 5ms';"
         " repeatable",
     )
     show.add_argument(
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
         )
     forms = [name for name in ("json", "to", "folded") if getattr(options, name)]
     if len(forms) > 1:
-        raise UsageError(f"--{forms[0]} and --{forms[1]} are two forms of the same: choose one")
+        raise UsageError(f"--{forms[0]} and --{forms[1]} are two output formats: choose one")
     conditions = [condition.parse(text) for text in options.fail_if]
     if options.to == "html":
         if options.output is None:
@@ -140,7 +140,7 @@ class Against:
     """A trace that goes on is compared with a capture, when it is over."""
 
     def __init__(self, file: str) -> None:
-        """What is wrong with the file is found out before anything is traced."""
+        """Read the file now, so that an error in it is found before tracing starts."""
         from wptrace.capture.reader import Capture
         from wptrace.tools.diff import Following, Wanted, read
 

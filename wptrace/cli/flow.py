@@ -116,11 +116,11 @@ def _trace(options: argparse.Namespace, definitions: Sequence[Definition]) -> in
     common.require_one_form(options)
     events, budget = common.event_options(options), common.budget(options)
     if options.capture is not None and len(definitions) > 1:
-        raise UsageError("--capture has room for one flow: several were named", "--what names one")
+        raise UsageError("--capture takes one flow, but several were named", "--what names one")
     if options.capture is not None and (options.line or options.csv):
-        raise UsageError("--capture takes the events: wptrace replay has --line and --csv")
+        raise UsageError("--capture writes the events to a file: use --line or --csv with wptrace replay")
     if common.exports(options) and len(definitions) > 1:
-        raise UsageError("a report or an export is of one definition: several were named", hint="--what names one")
+        raise UsageError("a report or an export takes one definition, but several were named", hint="--what names one")
     require_tracing()
     flows = _flows(options, events, definitions)
     common.require_stage(options.hist, [kind for flow in flows for kind in flow.kinds])

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from wptrace.flows.io.path import PathFlow
     from wptrace.kernel.guests import Guest
 
-SUMMARY = "follow what QEMU and its kin read and write for a guest"
+SUMMARY = "follow what QEMU and similar programs read and write for a guest"
 
 # How many guests are listed, and how many traced: each has programs and tables of its own.
 _NAMED, _TRACED = 8, 16

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--level",
         choices=LEVELS,
         help="what to follow: the path from the system call on; requests alone, with their owners and who sleeps for "
-        "them; or the block layer alone, the cheapest (default: path, or request where path would be dear)",
+        "them; or the block layer alone, the cheapest (default: path, or request where path would cost too much)",
     )
     common.add_devices(which, ", or a path on NFS, FUSE and the like")
     common.add_filters(which, FILTERS)
@@ -89,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--on-slow", metavar="DURATION", help="write a dump a second after an operation that took at least this long"
     )
     recorder.add_argument("--dump-dir", metavar="DIR", help="where dumps are written (default: the current directory)")
-    recorder.add_argument("--dump-page", action="store_true", help="a page for any browser beside each dump")
+    recorder.add_argument("--dump-page", action="store_true", help="also write a page for any browser with each dump")
     parser.set_defaults(workload=None)
     parser.epilog = (
         "With -- COMMAND at the end: run a command and trace it, with what it starts, until it ends. wptrace ends with "
@@ -132,7 +132,7 @@ def _require(options: argparse.Namespace) -> common.EventOptions:
     from wptrace.flows.io.options import STATEMENT
 
     if options.statement_text is not None and options.by != STATEMENT and options.level == "path":
-        raise UsageError("--statement-text needs --by statement: it says what is shown of one")
+        raise UsageError("--statement-text needs --by statement: it says how statements are shown")
     return path.require(options)
 
 
@@ -163,8 +163,8 @@ def _block(options: argparse.Namespace, events: common.EventOptions) -> BlockFlo
     from wptrace.flows.io.block import BlockFlow, Options
     from wptrace.flows.io.options import FILTERS
 
-    taken = {one.name for one in BlockFlow.filters}
-    absent = [one.name for one in FILTERS if one.name not in taken]
+    accepted = {one.name for one in BlockFlow.filters}
+    absent = [one.name for one in FILTERS if one.name not in accepted]
     unknown = [name for name in (*absent, *_PATH_ONLY) if getattr(options, name) is not None]
     unknown += [name for name in _PATH_SWITCHES if getattr(options, name)]
     if unknown:
@@ -247,13 +247,13 @@ def _dumps(options: argparse.Namespace) -> DumpOptions | None:
     if options.recorder is None:
         for name, value in wanted.items():
             if value:
-                raise UsageError(f"{name} needs --recorder: it is about what that keeps", hint="--recorder 30s")
+                raise UsageError(f"{name} needs --recorder", hint="--recorder 30s")
         return None
     from wptrace.engine.dumps import DumpOptions, page
 
     folder = Path(options.dump_dir or ".")
     if not folder.is_dir():
-        raise UsageError(f"--dump-dir names {folder}, which is no folder")
+        raise UsageError(f"--dump-dir names {folder}, which is not a folder")
     made = page if options.dump_page else None
     return DumpOptions(folder, options.recorder_at_end, options.on_slow is not None, page=made)
 
@@ -269,9 +269,11 @@ def _path(options: argparse.Namespace, events: common.EventOptions, by: str, why
     if options.top is not None and not by:
         raise UsageError("--top needs --by: it says how many owners are shown")
     if options.neighbours and by == DEVICE:
-        raise UsageError("--neighbours shows who had a device: --by device is no owner", hint="--by cgroup or process")
+        raise UsageError(
+            "--neighbours shows who had a device, and --by device names no owner", hint="--by cgroup or process"
+        )
     if options.children and options.pid is None:
-        raise UsageError("--children needs --pid: it is about what that process started")
+        raise UsageError("--children needs --pid: it adds the children of that process")
     if options.level == "request":
         for name, what in _NEED_OPERATIONS.items():
             if getattr(options, name):

@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     require_tracing()
     log = LogFile(common.named(options.log, "--log")) if options.log is not None else None
     if options.capture is not None and options.log is not None:
-        raise UsageError("--log and --capture are two files for the same: choose one")
+        raise UsageError("--log and --capture both write the periods to a file: choose one")
     with common.stream(options, options.log or options.capture) as stream:
         output, seconds = common.captured(options, flow, _output(options, stream, log), seconds, each=True)
         trace([(flow, output)], RunOptions(seconds, count, options.stats, stream.fileno(), _HUNG_NS))
@@ -79,7 +79,7 @@ def _ends(options: argparse.Namespace) -> tuple[float | None, int | None]:
         return common.paced(options, seconds), count
     duration = parse_duration(options.duration, default_unit="s") / NS_PER["s"]
     if duration <= 0:
-        raise UsageError(f"--duration is longer than 0, not {options.duration}")
+        raise UsageError(f"--duration takes a time above 0, not {options.duration}")
     if count is not None:
         raise UsageError("COUNT and --duration both say when to end: leave one of them out")
     seconds = min(common.paced(options, seconds) or duration, duration)

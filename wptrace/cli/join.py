@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     if options.live is not None:
         return _live(options, named)
     if options.pid is not None:
-        raise UsageError("--pid is for --live: captures say by themselves whose they are")
+        raise UsageError("--pid needs --live: a capture names its process itself")
     if options.guest is None or options.host is None:
         raise UsageError("join takes two captures, of a guest and of its host", hint="wptrace join GUEST HOST")
     return _files(options, named)

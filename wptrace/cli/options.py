@@ -169,7 +169,7 @@ def require_one_form(options: argparse.Namespace) -> None:
     if (options.milliseconds or options.microseconds) and not options.line:
         raise UsageError("-m and -u are units of --line: other outputs have their own")
     if options.json and (options.line or options.csv):
-        raise UsageError(f"{form} and --json are two forms of the same: choose one")
+        raise UsageError(f"{form} and --json are two output formats: choose one")
 
 
 class EventOptions(NamedTuple):
@@ -237,10 +237,12 @@ def _seconds(text: str) -> float:
     except UsageError as error:
         # What people write in this place that means something else.
         if text in NS_PER:
-            raise UsageError(f"{error.message}: a number and its unit are one word, as 5{text}") from None
+            raise UsageError(f"{error.message}: write a number and its unit as one word: 5{text}") from None
         if Path(text).name in os.listdir("/sys/class/block"):  # noqa: PTH208 - names alone
             raise UsageError(f"{error.message}: a device is named by --dev {text}") from None
-        raise UsageError(f"{error.message}: an interval and a count may stand here, a command after --") from None
+        raise UsageError(
+            f"{error.message}: only an interval and a count may stand here; a command goes after --"
+        ) from None
 
 
 def output(options: argparse.Namespace, stream: TextIO, view: str, **wanted: Any) -> Output:
@@ -248,8 +250,8 @@ def output(options: argparse.Namespace, stream: TextIO, view: str, **wanted: Any
     from wptrace.outputs.registry import CSV, LINES, NDJSON, TEXT, Wanted, make
 
     line, csv = (getattr(options, name, False) for name in ("line", "csv"))
-    beside = [getattr(options, name, None) for name in ("capture", "against")]
-    if "intervals" not in wanted and (any(beside) or exports(options)):
+    others = [getattr(options, name, None) for name in ("capture", "against")]
+    if "intervals" not in wanted and (any(others) or exports(options)):
         # Intervals are the file's, or those of a comparison, unless some were given.
         wanted["intervals"] = options.interval is not None
     if getattr(options, "count", None) == "1" and not options.json:

@@ -54,11 +54,11 @@ def require(options: argparse.Namespace) -> common.EventOptions:
         raise UsageError("--capture writes records instead of showing them: use --line or --csv with wptrace replay")
     events = common.event_options(options)
     if options.segments and events.slow_ns is None and not events.sample:
-        raise UsageError("--segments is about events: it needs --slow, --each or --sample", hint="--slow 5ms")
+        raise UsageError("--segments shows parts of events: it needs --slow, --each or --sample", hint="--slow 5ms")
     common.budget(options)
     common.exports(options)
     if getattr(options, "against", None) is not None and (options.line or options.csv):
-        raise UsageError("--against ends with what is different, and --line and --csv have lines alone: choose one")
+        raise UsageError("--against ends with a comparison, which --line and --csv cannot show: choose one")
     return events
 
 
@@ -126,7 +126,7 @@ def run(
             live,
             workload,
             dumps,
-            _beside(options),
+            _serve(options),
         )
         trace(list(zip(flows.values(), outputs)), run_options)
         again = "" if text is None else text.next_owner
@@ -135,8 +135,8 @@ def run(
     return 0 if workload is None else workload.exit_code(), again
 
 
-def _beside(options: argparse.Namespace) -> Callable[[Session], Callable[[], None]] | None:
-    """That nobody can listen there is found out before anything is attached."""
+def _serve(options: argparse.Namespace) -> Callable[[Session], Callable[[], None]] | None:
+    """Bind the metrics address before anything is attached, so that a failure costs nothing."""
     wanted = getattr(options, "prometheus", None)
     if wanted is None:
         return None

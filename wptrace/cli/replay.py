@@ -59,23 +59,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     single = show.add_mutually_exclusive_group()
     single.add_argument("--slow", metavar="DURATION", help="show the events that took at least this long (5ms)")
     single.add_argument("--summary", action="store_true", help="show no events")
-    show.add_argument("--sample", metavar="1/N", help="show one in N events, beside those of --slow")
+    show.add_argument("--sample", metavar="1/N", help="show one in N events, in addition to those of --slow")
     common.add_lines(show)
     show.add_argument("-D", "--per-device", action="store_true", help="a table for each device")
-    show.add_argument(
-        "--by", metavar="LABEL", help="rows by this label, which the capture has, or with --each can be made of"
-    )
+    show.add_argument("--by", metavar="LABEL", help="rows by this label, if the capture has it or was made with --each")
     show.add_argument(
         "--neighbours",
         action="store_true",
-        help="who had the device meanwhile: exactly, of a capture with --each, else as the kernel counted it",
+        help="show who had the device meanwhile: exact for a capture with --each, else as the kernel counted it",
     )
     show.add_argument("--top", metavar="COUNT", help="at most this many rows, where they are ranked; 0: all")
     show.add_argument("--exact", action="store_true", help="a row for each size")
     show.add_argument("--folded", choices=("time", "count"), help="a line for each stack, for flame graphs")
     show.add_argument("--hist", metavar="STAGE", help="draw the histogram of a stage in the summary")
     show.add_argument("--live", action="store_true", help="on the live screen, interval by interval as it was recorded")
-    show.add_argument("--speed", metavar="FACTOR", help="with --live: so many times as fast (10, 0.5)")
+    show.add_argument("--speed", metavar="FACTOR", help="with --live: replay this many times as fast (10, 0.5)")
     common.add_exports(show)
     show.add_argument(
         "--to", choices=FORMATS, help="write the file of -o in this format, and show nothing", metavar="FORMAT"
@@ -174,16 +172,16 @@ def _require_one_form(options: argparse.Namespace) -> None:
     if options.live:
         for name in ("json", "line", "csv", "folded", "to"):
             if getattr(options, name):
-                raise UsageError(f"--live shows a screen, and --{name} has none: choose one")
+                raise UsageError(f"--live shows a screen, which --{name} does not: choose one")
     if options.summary and options.sample is not None:
-        raise UsageError("--summary shows no events, and --sample some: choose one")
+        raise UsageError("--summary shows no events, but --sample does: choose one")
     if options.to is None:
         return
     if options.output is None:
         raise UsageError(f"--to {options.to} needs the name of a file: -o FILE")
     for name in ("json", "line", "csv", "folded"):
         if getattr(options, name):
-            raise UsageError(f"--to {options.to} shows nothing, and --{name} something: choose one")
+            raise UsageError(f"--to {options.to} shows nothing, but --{name} does: choose one")
 
 
 def _file(options: argparse.Namespace, head: Head) -> Output:

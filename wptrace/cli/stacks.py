@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--top", metavar="N", help=f"this many stacks, by their time; 0 shows all (default: {_TOP}, all as JSON)"
     )
     show.add_argument("--folded", choices=("time", "count"), help="a line for each stack, for flame graphs: ns or I/Os")
-    show.add_argument("-D", "--per-device", action="store_true", help="stacks of each device apart")
+    show.add_argument("-D", "--per-device", action="store_true", help="separate stacks for each device")
     common.add_capture(show)
     common.add_exports(show)
     common.add_output(show)
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
 
     seconds, count = common.interval(options)
     if options.folded and options.json:
-        raise UsageError("--folded and --json are two forms of the same: choose one")
+        raise UsageError("--folded and --json are two output formats: choose one")
     if options.top is not None and not re.fullmatch(r"[0-9]{1,9}", options.top):
         raise UsageError(f"{options.top!r} is not a number of stacks")
     min_ns = 0 if options.min is None else parse_duration(options.min)

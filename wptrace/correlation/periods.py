@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was seen during a time: samples of a period that is over, and who had the CPU."""
+"""Samples of a period that is over, and the tasks that had the CPU meanwhile."""
 
 from __future__ import annotations
 

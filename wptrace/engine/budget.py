@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps a trace within its budget: measures what it costs, and has the flow do less or more (docs/budget.md)."""
+"""Keeps a trace within its budget: measures its cost, and has the flow shed load or restore it (docs/budget.md)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from wptrace.model.budget import Change, Cost, Costs, Policy, Saving, Spending, 
 
 log = logging.getLogger("wptrace.budget")
 
-# Run times make every program of the machine somewhat slower while they are counted.
+# Counting run times slows down all programs of the machine, so it is done for a short time only.
 _WINDOW_S = 0.1
-# Between two of them: while it may get tight, and else.
+# The time between two measurements: near the limit, and otherwise.
 _SOON_S = 0.9
 _LATER_S = 3.9
-# An hour of them is kept for windows that begin in between.
+# An hour of measurements is kept, for windows that begin in between.
 _KEPT = 4096
 # Changes that are listed one by one, at least.
 _CHANGES = 1024
@@ -38,7 +38,7 @@ class _Reading(NamedTuple):
 
 
 class Meter:
-    """Measures the cost of the programs for a short time, and of this process since the time before it."""
+    """Measures the cost of the programs for a short time, and that of this process since the last measurement."""
 
     def __init__(self, programs: Sequence[Counted]) -> None:
         self._programs = programs
@@ -46,7 +46,7 @@ class Meter:
         self._begin: _Reading | None = None
         self._last = self._read()
         self.refused = ""
-        """Why the kernel gives no run times."""
+        """The reason why the kernel does not count run times."""
 
     def begin(self) -> None:
         if not self.refused:
@@ -82,7 +82,7 @@ class Meter:
 
 
 class Keeper:
-    """`due` is when to look again, by the monotonic clock in seconds."""
+    """Enforces a budget. `due` is when to measure again, by the monotonic clock in seconds."""
 
     def __init__(self, limit: float, shedder: Shedder, now: float, meter: Meter | None = None) -> None:
         self._shedder = shedder
@@ -91,20 +91,20 @@ class Keeper:
         self._meter = Meter(shedder.programs()) if meter is None else meter
         self._measuring = False
         self._changes: list[Change] = []
-        """The last ones."""
+        """The most recent changes."""
         self._standing: list[Change] = []
-        """Of what was shed before those, and still is."""
+        """Steps that were shed before those and still are."""
         self._off_before_ns = Counter[Saving]()
         self._of_all = Costs()
         self._measured: deque[tuple[int, Cost]] = deque(maxlen=_KEPT)
         self._last = Cost(None, 0.0)
         self._refused = ""
         self.due = now
-        # The first one shows whether the kernel lets us.
+        # The first measurement shows whether the kernel counts run times.
         self.check(now)
 
     def limit(self, share: float) -> None:
-        """From now on it may cost so much. What is shed comes back as it does when there is less to do."""
+        """Change the limit. Steps that were shed come back as the load allows."""
         self._policy.limit = share
 
     def check(self, now: float) -> None:
@@ -147,7 +147,7 @@ class Keeper:
             self._forget(len(self._changes) - _CHANGES)
 
     def _forget(self, count: int) -> None:
-        """The first changes become sums: of how long what was shed, and of what is shed since then."""
+        """Turn the oldest changes into sums: how long each step was shed, and which steps still are."""
         savings, until_ns = self._shedder.savings, self._changes[count].at_ns
         older = [*self._standing, *self._changes[:count]]
         for saving, ns in budget.off_ns(savings, older, 0, until_ns).items():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cells of a flow: counters and one `struct hist` a stage for each group, added up over CPUs and time.
+"""Cells of a flow: counters and a `struct hist` per stage for each group, added up over CPUs and time.
 
-The element of group number n is element n of the map; in a map with other keys, `follow` names the elements. Counters
-are all fields but `stages`. The buckets of `struct hist` have 32 bits and wrap, so it is differences that are added.
+Group number n is element n of the map; in a map with other keys, `follow` names the elements. All fields but `stages`
+are counters. The buckets of `struct hist` have 32 bits and wrap, so differences are added up.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wptrace.kernel import cpus
 from wptrace.model.distribution import SLOTS, Distribution
 from wptrace.model.kind import Group
 
-# Whether CPUs see what another one writes in the order in which it is written. Programs have no barriers before 6.15.
+# Whether stores of a CPU are seen in order by the others. BPF programs have no barriers before 6.15.
 _ORDERED = os.uname().machine == "x86_64"
 _HIST = ("sum", "low", "max", "squares", "squares_high")
 _ALL_BITS = (1 << 64) - 1
@@ -26,7 +26,7 @@ _BUCKET = (1 << 32) - 1
 
 
 class Elements(Protocol):
-    """A per-CPU map, or as much of its values as there is."""
+    """A per-CPU map, or part of its values."""
 
     @property
     def value_codec(self) -> Any: ...
@@ -36,27 +36,27 @@ class Elements(Protocol):
 
 
 class _Idle(NamedTuple):
-    """The bytes of an element of one CPU that did not change lately."""
+    """The bytes of one CPU's element that did not change lately."""
 
     hash: int
     packed: bytes
 
 
 class Changes:
-    """The elements of a map, of each CPU, as they were when they were read last."""
+    """The elements of a map on each CPU, as of the last read."""
 
     def __init__(self, cells: Elements, compact: bool = False) -> None:
-        """Those that are `compact` take little memory while nothing changes, and some time when something does."""
+        """With `compact`, idle elements take little memory, and some time when they change."""
         self._map = cells
         self._struct = cells.value_codec.struct
         self._compact = compact
         self._before: dict[int, dict[int, bytes | _Idle]] = {}
         self._nothing = bytes(self._struct.size)
         self.zeros: tuple[int, ...] = self._struct.unpack(self._nothing)
-        """The values of an element that counted nothing yet."""
+        """The values of an element that has counted nothing."""
 
     def read(self, keys: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, tuple[int, ...], tuple[int, ...]]]:
-        """Of what changed, the number by which the caller knows it, its values, and those before."""
+        """Yield changed elements: the caller's number for each, its values, and those before."""
         size = self._struct.size
         for number, key in keys:
             memory = self._map.raw(key)
@@ -67,7 +67,7 @@ class Changes:
                 now = bytes(memory[cpu * size : (cpu + 1) * size])
                 before = found.get(cpu, self._nothing)
                 if isinstance(before, _Idle):
-                    # 64 bits, with a key of this process.
+                    # The hash is of 64 bits, with a key of this process.
                     if before.hash == hash(now):
                         continue
                     before = zlib.decompress(before.packed)
@@ -79,7 +79,7 @@ class Changes:
                     found[cpu] = _Idle(hash(now), zlib.compress(now, 1))
 
     def finish(self, number: int, key: Any) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """The same of an element that no program counts in now, which is zero then."""
+        """Read an element for the last time: no program uses it, and it is zero afterwards."""
         for _, now, was in self.read([(number, key)]):
             yield now, was
         if self._before.pop(number, None):
@@ -87,14 +87,14 @@ class Changes:
 
 
 class Cells:
-    """`counters` and `distributions` hold, by group, what `read` found so far; untouched groups are not in them.
+    """Sums of a map's cells: `counters` and `distributions` by group, as of the last `read`; idle groups are left out.
 
-    In `sparse` ones a stage that took no time was not counted: its distribution is short of what `finished` and was
-    timed. That stands first in the cell and is counted last, so a look in between takes no stage for empty too early.
-    `absent` stages are those that nothing in these cells can have: there all took no time.
+    In `sparse` cells the programs do not count a stage that took no time, so its distribution lacks some of the timed
+    objects in `finished`. `finished` is the first field of a cell and is counted last, so that a read in between does
+    not complete a stage with zeros too early. `absent` stages cannot occur in these cells: they are all zeros.
 
-    What is found only grows, whatever the kernel writes meanwhile: each look adds to it, and a figure that is smaller
-    than it was adds nothing. How many such figures there were is in `shrunk`.
+    Sums never decrease, whatever the kernel writes during a read: a figure that is smaller than before adds nothing,
+    and is counted in `shrunk`.
     """
 
     def __init__(
@@ -112,18 +112,18 @@ class Cells:
         self._followed: dict[int, tuple[Any, Group]] = dict(enumerate(enumerate(groups)))
         self._next = len(self._followed)
         self.changed: set[int] = set()
-        """Numbers of elements that counted something before the last look."""
+        """Numbers of elements that changed in the last read."""
         self._fresh: set[Group] = set()
         """Groups that changed since they were copied."""
         self._copies: dict[Group, dict[str, Distribution]] = {}
         self._lately: set[Group] = set()
-        """Those of the copies that were made at the last look."""
+        """Groups that were copied in the last read."""
         self._idle: set[Group] = set()
-        """Those whose copy is no other object."""
+        """Groups that share their object with the copy."""
         layout = cells.value_codec
         self._struct = layout.struct
         self._changes = Changes(cells, compact)
-        # One behind the other, and one like the other.
+        # Slots lie one after another and have the same layout.
         places: dict[str, int] = {}
         self._counters: dict[str, int] = {}
         end = slots = 0
@@ -133,10 +133,10 @@ class Cells:
             else:
                 self._counters.update({f"{name}[{at}]": end + at for at in range(length)} if length else {name: end})
             end, slots = end + (length or 1), length
-        # The slots are what a stage ends with.
+        # The slots are the last member of a stage.
         first = end - (len(places) - 1 + slots)
         if slots != SLOTS or len(self._changes.zeros) < first + len(stages) * (end - first):
-            raise WptraceError("the BPF object is of another version than the Python package", "reinstall wptrace")
+            raise WptraceError("the BPF object and the Python package are of different versions", "reinstall wptrace")
         self._hists = {
             name: ([places[f"stages[0].{field}"] + at for field in _HIST], places["stages[0].slots"] + at)
             for name, at in zip(stages, itertools.count(0, end - first))
@@ -157,14 +157,14 @@ class Cells:
         return number
 
     def regroup(self, number: int, group: Group) -> None:
-        """From now on the element with this number is of another group, which begins with nothing."""
+        """Assign an element to another group, which begins at zero."""
         key, before = self._followed[number]
         if group != before:
             self._finish(number)
             self._followed[number] = key, group
 
     def leave(self, number: int) -> Group:
-        """Read an element for the last time, whose key will be that of something else, and return its group."""
+        """Read an element for the last time, before its key is reused, and return its group."""
         self._finish(number)
         return self._followed.pop(number)[1]
 
@@ -174,7 +174,7 @@ class Cells:
             self._add(group, now, was)
 
     def fold(self, group: Group, into: Group) -> None:
-        """Add all of a group to another one, and forget it."""
+        """Add a group's figures to another group, and forget it."""
         counts = self.counters.pop(group, None)
         if counts is None:
             return
@@ -191,7 +191,7 @@ class Cells:
         self._fresh.add(into)
 
     def read(self) -> None:
-        # What is not counted yet in the first look cannot be short of a stage in the second.
+        # Events that are not counted yet in the first read cannot lack a stage in the second.
         timed = None if _ORDERED or not self._sparse else self._timed_now()
         self.changed.clear()
         for number, now, was in self._changes.read((number, key) for number, (key, _) in self._followed.items()):
@@ -232,7 +232,7 @@ class Cells:
             )
 
     def _part(self, group: Group) -> None:
-        """From now on a group that was idle is another object than its copy."""
+        """Give a group that was idle an object apart from its copy."""
         if group in self._idle:
             self._idle.remove(group)
             self.distributions[group] = {name: found.copy() for name, found in self.distributions[group].items()}
@@ -244,7 +244,7 @@ class Cells:
         return 0
 
     def _timed_now(self) -> dict[Group, int]:
-        """How many are finished and timed; when it returns, all that was counted before them is to be seen."""
+        """Count what is finished and timed; on return, everything counted before is visible."""
         finished, untimed = self._counters["finished"], self._counters.get("untimed")
         found: dict[Group, int] = {}
         for key, group in self._followed.values():
@@ -256,7 +256,7 @@ class Cells:
         return found
 
     def _add_zeros(self, limits: dict[Group, int] | None) -> None:
-        # Where nothing was counted there is nothing to add, unless it was held back.
+        # Untouched groups have nothing to add, unless it was held back.
         for group in self._fresh if limits is None else self.distributions:
             stages, counters = self.distributions[group], self.counters[group]
             timed = counters["finished"] - counters.get("untimed", 0)
@@ -280,7 +280,7 @@ class Cells:
         }
 
     def shared(self) -> dict[Group, dict[str, Distribution]]:
-        """The same, which nobody may change: groups in which nothing happened are those of the last call."""
+        """The cells, not to be changed by the caller: idle groups are the objects of the last call."""
         for group in self._fresh:
             self._copies[group] = {name: found.copy() for name, found in self.distributions[group].items()}
         idle = (self._lately - self._fresh) & self._copies.keys() if self._compact else ()
@@ -308,7 +308,7 @@ def merge(found: dict[Group, dict[str, Distribution]], group: Group, stages: dic
 
 
 def distribution(hist: Any) -> Distribution:
-    """All that one `struct hist` holds."""
+    """The contents of one `struct hist`."""
     found = Distribution()
     squares = _squares(hist.squares_high, hist.squares, hist.sum)
     found.add_counts(hist.slots, sum(hist.slots), hist.sum, hist.low ^ _ALL_BITS, hist.max, squares)
@@ -316,6 +316,6 @@ def distribution(hist: Any) -> Distribution:
 
 
 def _squares(high: int, low: int, total: int) -> int | None:
-    """None where they are not kept (`hist_add_plain`)."""
+    """The sum of squares; None if it is not kept (`hist_add_plain`)."""
     squares = (high << 64) + low
     return squares if squares or not total else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands beside a trace: one after another, without a shell, at the lowest priority, and each for a while."""
+"""Commands that run next to a trace: one at a time, without a shell, at the lowest priority, with a time limit."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _MOST_WAITING = 16
 _PATIENCE_S = 600.0
 _AT_CLOSE_S = 5.0
 _LOOKED_S = 0.25
-# What is traced is worth more.
+# Tracing takes precedence.
 _NICEST = 19
 _MOST_WORDS = 4096
-# What systemd tells the service itself.
+# Variables of systemd for the service itself.
 _OWN = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID")
 
 
 class Command(NamedTuple):
     words: Sequence[str]
     what: str
-    """What it is for, in a message."""
+    """Its purpose, for messages."""
     done: str = ""
-    """What is said when it went well. Then nothing of its output is shown, but the first line of why it failed."""
+    """The message on success. With it, the command's output is hidden, except for the first line of an error."""
     variables: Mapping[str, str] = {}
 
 
@@ -45,13 +45,13 @@ class _Running(NamedTuple):
 
 
 def itself(*arguments: str) -> list[str]:
-    """Run wptrace as it was found itself: from nowhere else, such as the current directory, is anything imported."""
+    """Run this installation of wptrace, and import nothing from elsewhere, such as the current directory."""
     code = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); from wptrace.__main__ import run; run()"
     return [sys.executable, "-I", "-c", code, json.dumps(sys.path), *arguments]
 
 
 class Children:
-    """A consumer that looks after them: the trace waits for none."""
+    """A consumer that runs commands; the trace never waits for them."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -60,7 +60,7 @@ class Children:
         self.due = math.inf
 
     def add(self, *commands: Command) -> None:
-        """One behind the other; where too many wait, none of these is run."""
+        """Queue commands to run one after another; if the queue is full, drop them."""
         if len(self._waiting) + len(commands) > _MOST_WAITING:
             self._say(f"{commands[0].what} is left out: {len(self._waiting)} commands wait already")
             return
@@ -82,7 +82,7 @@ class Children:
                 stdin=subprocess.DEVNULL,
                 stdout=sys.stderr if complaints is None else subprocess.DEVNULL,
                 stderr=complaints,
-                # A signal from the terminal is for the trace.
+                # A signal of the terminal is for the trace.
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
@@ -129,11 +129,11 @@ class Children:
         self._say(f"{running.command.what} {why}")
 
     def end(self) -> None:
-        """What was begun may go on to its end, what waits does not begin."""
+        """Drop commands that have not started; let running ones finish."""
         self._waiting.clear()
 
     def finish(self) -> None:
-        """All of them run to their end."""
+        """Wait for all commands."""
         while self._running is not None:
             with suppress(subprocess.TimeoutExpired):
                 self._running.process.wait(_LOOKED_S)

@@ -21,22 +21,22 @@ from wptrace.kernel.mounts import Remote
 from wptrace.model.kind import DEVICE, OPERATION, Group, Kind, Label
 
 LABELS = (Label("dev", DEVICE), Label("op", OPERATION))
-"""Of what is kept apart by the device and what is asked of it."""
+"""The labels of cells by device and operation."""
 
-# The slot of those that are not in the table.
+# The slot of devices that are not in the table.
 UNLISTED = 0
 _HINT = "name those of interest with --dev"
-# Disks without a row of their own share one.
+# Disks without a row of their own share this one.
 OTHER = "other"
 
-# At most so much memory in the kernel for rows of disks that come later, but room for one; and so many of them.
+# Spare rows for disks that appear later: limited by kernel memory, though at least one, and by number.
 _SPARE_BYTES, _SPARE = 4 << 20, 8
 
 
 def extents(devices: Iterable[str], hidden: bool = False) -> list[blockdev.Extent]:
-    """Where requests of the wanted devices are seen, without doubles; of all disks where none are named.
+    """The extents in which requests of the wanted devices are seen, each once; those of all disks if none is named.
 
-    Disks that are `hidden` have no number to find them by in the table.
+    `hidden` disks have no number to look them up by.
     """
     names = [blockdev.resolve(text) for text in devices] or _every(hidden)
     found = blockdev.merged([extent for name in names for extent in blockdev.requests_of(name)])
@@ -54,13 +54,13 @@ def _every(hidden: bool) -> list[str]:
 
 
 def stacked(devices: Iterable[str]) -> dict[str, list[str]]:
-    """Those of the wanted devices that are stacked, with the ones below."""
+    """The wanted devices that are stacked, with those below them."""
     found = {name: [extent.name for extent in blockdev.requests_of(name)] for name in map(blockdev.resolve, devices)}
     return {name: below for name, below in found.items() if below != [name]}
 
 
 def extents_of_now(devices: Sequence[str], hidden: bool = False) -> list[blockdev.Extent]:
-    """The same for those of the wanted devices that are there now. One of them may go meanwhile."""
+    """The extents of the wanted devices that exist now; a device may go away meanwhile."""
     there = []
     for device in devices or _every(hidden):
         with suppress(UsageError):
@@ -74,14 +74,14 @@ def names(found: Iterable[blockdev.Extent | Remote]) -> list[str]:
 
 
 def spare(row_bytes: int) -> int:
-    """How many rows of so many bytes on each CPU are kept for devices that come later."""
+    """The number of spare rows for devices that appear later, given the bytes of a row on each CPU."""
     return max(min(_SPARE_BYTES // (row_bytes * libbpf().cpus), _SPARE), 1)
 
 
 class Slots:
-    """Which row each device has. One that comes later gets a spare row, or that of the device that is gone longest.
+    """The row of each device. A new device gets a spare row, or that of the device that went away first.
 
-    `names` is changed in place. Those that are gone keep their row until it is needed.
+    `names` is changed in place. A device that has gone keeps its row until it is needed.
     """
 
     def __init__(self, names: Iterable[str], spare: int = 0, reused: bool = True) -> None:
@@ -89,12 +89,12 @@ class Slots:
         self._reused = reused
         self._gone: list[int] = []
         self.waiting = False
-        """A device has no row yet, and may get one at the next look."""
+        """A device has no row yet, and may get one in the next check."""
 
     def changes(self, there: Collection[str], held: Collection[int] = ()) -> dict[int, str]:
-        """Return rows that are of another device now, none of which is held. They are so once `rename` is called."""
+        """Return rows that are given to other devices, none of them held. They change when `rename` is called."""
         free = [row for row, name in enumerate(self.names) if not name]
-        # One that has just gone may still have something in flight.
+        # A device that has just gone may still have requests in flight.
         gone = [row for row in self._gone if self.names[row] not in there]
         free += [row for row in gone if row not in held] if self._reused else []
         gone = [row for row, name in enumerate(self.names) if name not in ("", OTHER, *there)]
@@ -111,7 +111,7 @@ class Slots:
 
 
 class DeviceCells(Cells):
-    """Cells for what each device is asked to do, in the order of their slots."""
+    """Cells by device and operation, in the order of the slots."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class DeviceCells(Cells):
                 self.rename(slot, name)
 
     def rename(self, slot: int, name: str) -> None:
-        """From now on a slot is of another device."""
+        """Give a slot to another device."""
         groups = [self._kind.group(name, op) for op in self._ops]
         if slot in self._places:
             for place, group in enumerate(groups, self._places[slot]):
@@ -142,7 +142,7 @@ class DeviceCells(Cells):
 
 
 class Loads:
-    """How busy devices were so far, as the kernel counts it for all of their requests."""
+    """How busy devices have been, as the kernel counts it for all of their requests."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._counts: dict[str, Counter[str]] = {}
@@ -161,7 +161,7 @@ class Loads:
             counts[READS] += 1
             if busy is not None:
                 counts[STAMPED] += 1
-                # Another device that has its name begins with 0.
+                # A new device of the same name begins at 0.
                 counts[BUSY_MS] += busy - self._busy[name] if busy >= self._busy[name] else busy
                 self._busy[name] = busy
         return {LOAD.group(name): counts.copy() for name, counts in self._counts.items()}
@@ -177,16 +177,16 @@ class Devices:
         hidden: bool = False,
         stateful: Callable[[Sequence[blockdev.Extent]], Collection[str]] = lambda _: (),
     ) -> None:
-        """`wanted` are as the user named them; none means all disks, or no disk where there are `remotes`. `stateful`
-        ones need times of wptrace's own."""
-        # Before: what comes meanwhile is a change.
+        """`wanted` holds the names that the user gave; none means all disks, or no disk if there are `remotes`.
+        `stateful` returns the disks that need wptrace's own times."""
+        # First: changes that happen meanwhile must be seen.
         self._changes = blockdev.Changes()
         self.wanted, self._hidden, self._find_stateful = tuple(wanted), hidden, stateful
         self.remotes = tuple(remotes)
         self.extents = [] if self._no_disk else extents(wanted, hidden)
         self.stateful = stateful(self.extents)
         self.changing = False
-        """Set before the start: somebody may ask for others while they are traced, so there is room for some."""
+        """Set before the start if the devices may be changed while they are traced, so that there is room for more."""
         self._aimed = False
 
     @property
@@ -195,7 +195,7 @@ class Devices:
 
     @property
     def everything(self) -> bool:
-        """All that comes is wanted."""
+        """Whether every device is wanted."""
         return not self.wanted and not self.remotes
 
     @property
@@ -220,11 +220,11 @@ class Devices:
 
     @property
     def may_come(self) -> bool:
-        """Whether some that are not there yet belong to those that are wanted."""
+        """Whether wanted devices may still appear."""
         return self.everything or bool(stacked(self.wanted))
 
     def layers(self) -> list[str]:
-        """Those that are stacked, and those below them, as far as they are there now."""
+        """Stacked devices and those below them, as far as they exist now."""
         if self.everything:
             return blockdev.layers()
         found: list[str] = []
@@ -234,11 +234,11 @@ class Devices:
         return list(dict.fromkeys(found))
 
     def spare(self, row_bytes: int) -> int:
-        """How many rows of so many bytes on each CPU are kept for those that come later."""
+        """The number of spare rows for devices that appear later, given the bytes of a row on each CPU."""
         return spare(row_bytes) if self.may_come or self.changing else 0
 
     def place(self, obj: BpfObject, room: int, reused: bool = True) -> None:
-        """Give each device a row of the programs, which are not loaded yet, and keep some for those that come."""
+        """Give each device a row in the programs, which are not loaded yet, and keep spare ones."""
         room = max(min(room, most(obj) - len(self.extents)), 0)
         self.slots = Slots(names(self._followed), room, reused)
         self.names = self.slots.names
@@ -249,12 +249,12 @@ class Devices:
             obj.bss.hidden_disks = hidden_table(obj, self.extents, self.names)
 
     def aim(self, obj: BpfObject, wanted: Sequence[str]) -> None:
-        """Trace these devices from the next look on. Others keep what was counted of them."""
+        """Trace these devices from the next check on. The counts of others are kept."""
         self.wanted, self._aimed = tuple(wanted), True
         obj.bss.trace_unlisted = self.everything
 
     def without_room(self, wanted: Sequence[blockdev.Extent]) -> list[str]:
-        """Those of them that would have no row. One that nobody asks for any more leaves its own."""
+        """The devices that would get no row. A device that is no longer wanted frees its row."""
         there = [*(one.name for one in wanted), *(one.name for one in self.remotes)]
         free = sum(name not in (OTHER, *there) for name in self.slots.names)
         return [name for name in there if name not in self.slots.names][free:]
@@ -265,16 +265,16 @@ class Devices:
         rename: Callable[[int, str], None] = lambda _slot, _name: None,
         held: Callable[[], Collection[int]] = tuple,
     ) -> bool:
-        """Whether devices came or went: those that came have rows from now on, those that went have none any more.
+        """Give rows to new devices and take those of removed ones; return whether anything changed.
 
-        A slot is renamed while no program counts in it. Those `held` by something in flight are left as they are.
+        A slot is renamed while no program counts in it. Slots that are `held` by objects in flight are left alone.
         """
         changed, self._aimed = bool(self._changes) or self.slots.waiting or self._aimed, False
         if not changed:
             return False
         before = self.extents
         self.extents = [] if self._no_disk else extents_of_now(self.wanted, self._hidden)
-        # Without the hooks for times of its own wptrace takes what the kernel has, as for all that have no row.
+        # Without hooks for its own times wptrace uses the kernel's, as for all devices without a row.
         if self.stateful:
             self.stateful = self._find_stateful(self.extents)
         with suppress(UsageError):
@@ -293,20 +293,20 @@ class Devices:
 
 
 class Table:
-    """An array of the programs that is searched by numbers of devices (`device_place` in bpf_src/lib/block.h)."""
+    """An array of the programs, searched by device number (`device_place` in bpf_src/lib/block.h)."""
 
     def __init__(self, obj: BpfObject, name: str) -> None:
         self.entries: list[dict[str, int]] = [{} for _ in range(obj.length(name))]
         self._hash, self._probes = obj.constants["DEVICE_HASH"], obj.constants["DEVICE_PROBES"]
 
     def places(self, dev: int) -> list[int]:
-        """Where a device may be, in the order of the search."""
+        """The candidate entries of a device, in the order of the search."""
         length = len(self.entries)
         start = (dev * self._hash & 0xFFFFFFFF) * length >> 32
         return [(start + probe) % length for probe in range(self._probes)]
 
     def put(self, dev: int, **entry: int) -> bool:
-        """False if there is no place left."""
+        """Add a device; false if there is no room."""
         place = next((place for place in self.places(dev) if not self.entries[place]), None)
         if place is not None:
             self.entries[place] = {"dev": dev, **entry}
@@ -314,14 +314,14 @@ class Table:
 
 
 def most(obj: BpfObject) -> int:
-    """How many devices a flow can follow at once."""
+    """The number of devices that a flow can follow at once."""
     return obj.length("devices") // 2
 
 
 def table(
     obj: BpfObject, wanted: Sequence[blockdev.Extent], slots: Sequence[str], stateful: Collection[str] = ()
 ) -> list[dict[str, int]]:
-    """The table for the BPF side, with the slot of each name; the first slot is for disks that are not in it."""
+    """Fill the table of the programs with the slot of each device; slot 0 is for disks that are not in it."""
     if len(wanted) > most(obj):
         raise UsageError(f"{len(wanted)} devices are more than wptrace can follow at once ({most(obj)})", hint=_HINT)
     found = Table(obj, "devices")
@@ -333,7 +333,7 @@ def table(
 
 
 def _no_room(extent: blockdev.Extent, taken: list[int]) -> UsageError:
-    """Partitions of a disk share its number, by which the search begins."""
+    """Partitions share the number of their disk, where the search begins."""
     what = f"there is no room left for {extent.name} among so many devices"
     if any(dev != extent.dev for dev in taken):
         return UsageError(what, hint=_HINT)
@@ -344,13 +344,13 @@ def _no_room(extent: blockdev.Extent, taken: list[int]) -> UsageError:
 
 
 def _placed(wanted: Iterable[blockdev.Extent], slots: Sequence[str]) -> list[tuple[blockdev.Extent, int]]:
-    """Those that have a slot, with it."""
+    """The extents that have a slot, with it."""
     numbers = {name: slot for slot, name in enumerate(slots)}
     return [(one, numbers[one.name]) for one in wanted if one.name in numbers]
 
 
 def hidden_table(obj: BpfObject, wanted: Sequence[blockdev.Extent], slots: Sequence[str]) -> list[dict[str, Any]]:
-    """The same for those that the BPF side finds by their names."""
+    """The table of devices that the programs find by name."""
     most = obj.length("hidden_disks")
     found = [{"name": extent.name.encode(), "slot": slot} for extent, slot in _placed(wanted, slots) if extent.hidden]
     if len(found) > most:
@@ -361,13 +361,13 @@ def hidden_table(obj: BpfObject, wanted: Sequence[blockdev.Extent], slots: Seque
 
 
 def below_files() -> dict[int, str]:
-    """Of what files lie on, the device by the number that the file knows."""
+    """Devices below file systems, by the number that files carry."""
     return {**mounts.block_devices(), **blockdev.numbers()}
 
 
 def chosen(wanted: Sequence[str], places: Sequence[mounts.Place]) -> tuple[list[str], list[Remote]]:
-    """The devices that are wanted, and the file systems whose server is elsewhere: those that are wanted by a path on
-    them, or on which the files and directories at `places` lie."""
+    """The wanted devices, and the remote file systems: those that are named by a path on them, or that have the files
+    and directories of `places`."""
     by_text = {text: mounts.remote(text) if "/" in text else None for text in wanted}
     found = [one for one in by_text.values() if one is not None]
     of_places = {place.path: mounts.remote(place.path) for place in places}
@@ -380,10 +380,10 @@ def chosen(wanted: Sequence[str], places: Sequence[mounts.Place]) -> tuple[list[
 
 
 def check_file(file: mounts.Place, wanted: Sequence[blockdev.Extent], sys: Path = blockdev.SYS) -> None:
-    """Of a file on another device nothing would be seen.
+    """Refuse a file on a device that is not traced: nothing would be seen of it.
 
-    One that is a device itself is let through, and so is what may lie on several (btrfs, an overlay): its file system
-    has no device's number.
+    A device file is let through, and so is a file of a file system that may span devices (btrfs, an overlay) and has
+    no device number.
     """
     major, minor = file.dev >> blockdev.MINOR_BITS, file.dev & (1 << blockdev.MINOR_BITS) - 1
     if not major or stat.S_ISBLK(file.mode):
@@ -392,7 +392,7 @@ def check_file(file: mounts.Place, wanted: Sequence[blockdev.Extent], sys: Path 
         name = blockdev.resolve(f"{major}:{minor}", sys)
         below = list(blockdev.requests_of(name, sys))
     except UsageError:
-        return  # it has no requests, or is gone
+        return  # It has no requests, or is gone.
     if any(one.disk == other.disk and one.first < other.end and other.first < one.end
            for one in below for other in wanted):  # fmt: skip
         return
@@ -406,10 +406,9 @@ def file_table(
     below: Mapping[int, str],
     remotes: Sequence[Remote] = (),
 ) -> list[dict[str, int]]:
-    """The rows of files by the device they lie on, for operations without a request.
+    """The slots of files by the device number of their file system, for operations without a request.
 
-    What has no place left is not found: its page-cache hits are not counted, its requests are. Those that come first
-    have their places whatever comes behind.
+    If the table is full, the last ones are left out: their page-cache hits are not counted, but their requests are.
     """
     found = Table(obj, "file_devices")
     placed = _placed(wanted, slots)
@@ -424,9 +423,9 @@ def file_table(
 
 
 def file_systems(wanted: Iterable[blockdev.Extent]) -> dict[int, str]:
-    """The kind of each file system that is mounted on the wanted devices, as far as this process sees it.
+    """The type of each file system that is mounted on the wanted devices, as far as this process sees them.
 
-    An overlay is none: what is asked of it those below do.
+    Overlays are left out: the file systems below them do their I/O.
     """
     below = mounts.block_devices()
     every = [one for one in mounts.mounts() if one.dev in below and one.kind != mounts.OVERLAY]
@@ -435,10 +434,10 @@ def file_systems(wanted: Iterable[blockdev.Extent]) -> dict[int, str]:
 
 
 def _slot_of(name: str, placed: Iterable[tuple[blockdev.Extent, int]]) -> int:
-    """The slot of the first wanted extent in which requests of a device may be seen; 0 if none is."""
+    """The slot of the first wanted extent that may see requests of a device; 0 if there is none."""
     try:
         own = list(blockdev.requests_of(name))
-    except UsageError:  # a device without a queue, or one that is gone
+    except UsageError:  # A device without a queue, or one that is gone.
         return 0
     for extent, slot in placed:
         if any(extent.covers(one) for one in own):

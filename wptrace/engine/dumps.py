@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dumps of a flight recorder: when somebody asks, when something was slow, at the end."""
+"""Dumps of a flight recorder: on request, after a slow event, and at the end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wptrace.errors import WptraceError
 from wptrace.model.report import Event
 
 _LOOKED_S = 0.25
-# What follows something slow is of interest as well.
+# The time after a slow event is of interest as well.
 _BEHIND_NS = 1_000_000_000
 _HOUR_S = 3600.0
 _MOST_OF_A_NAME = 1000
@@ -35,12 +35,12 @@ class DumpOptions(NamedTuple):
     at_end: bool = False
     on_slow: bool = False
     hourly: int = 6
-    """Of those for something slow, at most so many an hour."""
+    """The limit of dumps for slow events in an hour."""
     asked: Callable[[], bool] = bool
-    """Whether somebody asked for one since the last call, by a key."""
+    """Whether a key requested a dump since the last call."""
     say: Callable[[str], None] = _print
     page: Callable[[Path], Command] | None = None
-    """What makes the page of a dump; None: none is wanted."""
+    """Makes the command that writes the page of a dump; None if no page is wanted."""
 
 
 class Dumps:
@@ -49,7 +49,7 @@ class Dumps:
     def __init__(self, trace: Trace, recorder: FlightRecorder, options: DumpOptions) -> None:
         self._trace, self._recorder, self._options, self._say = trace, recorder, options, options.say
         self._done_ns = 0
-        """What was slow up to then is in a dump, or was left out."""
+        """The time up to which slow events are in a dump or were left out."""
         self._made: deque[float] = deque(maxlen=options.hourly)
         self._pages = Children(options.say)
         self._look = time.monotonic() + _LOOKED_S if options.on_slow else math.inf
@@ -79,7 +79,7 @@ class Dumps:
         self.dump()
 
     def dump(self) -> Path | None:
-        """The file; a failure is said, and nothing is left of it."""
+        """Write a dump and return its path; on failure report it and leave no file behind."""
         try:
             path = _created(self._options.folder)
             try:
@@ -91,7 +91,7 @@ class Dumps:
             self._say(f"the recorder could not be written: {error}")
             return None
         seconds = (made.until_ns - made.since_ns) / 1e9
-        # Writing it may have been slow itself.
+        # Writing the dump may have caused slow events.
         self._done_ns = max(self._done_ns, time.monotonic_ns())
         self._say(f"the recorder is in {made.path}: {made.records:,} records of {max(seconds, 0):.1f} s")
         if self._options.page is not None:
@@ -105,17 +105,17 @@ class Dumps:
 
 
 def _created(folder: Path) -> Path:
-    """A file of a new name: another trace may write there at the same time."""
+    """A file with a new name; other traces may write to the same folder."""
     stem = time.strftime("wptrace-%Y%m%d-%H%M%S")
     for number in range(_MOST_OF_A_NAME):
         path = folder / (f"{stem}-{number}.wpt" if number else f"{stem}.wpt")
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             return path
-    raise WptraceError(f"{folder} has {_MOST_OF_A_NAME:,} dumps of this second", "remove some of them")
+    raise WptraceError(f"{folder} already has {_MOST_OF_A_NAME:,} dumps for this second", "remove some of them")
 
 
 def page(dump: Path) -> Command:
-    """What makes the page of a dump."""
+    """Return the command that writes the page of a dump."""
     made = dump.with_suffix(".html")
     return Command(itself("report", str(dump), "-o", str(made)), f"the page of {dump}", f"its page is {made}")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from wptrace.engine.devices import Devices
 
 NEVER_NS = (1 << 64) - 1
-"""Nothing is as slow."""
+"""A threshold that nothing reaches."""
 
 
 class Counted(Protocol):
@@ -44,24 +44,24 @@ class Counted(Protocol):
 
 
 class Shedder(Protocol):
-    """Savings of a flow that costs too much."""
+    """Sheds parts of a flow that costs too much."""
 
     @property
     def savings(self) -> tuple[Saving, ...]:
-        """All that flows like this one may have."""
+        """Everything that flows of this class can shed."""
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """In the order in which they are shed."""
+        """The steps, in the order in which they are shed."""
 
     def programs(self) -> Sequence[Counted]: ...
     def shed(self, step: Step) -> None: ...
     def restore(self, step: Step) -> None:
-        """Raises where the kernel does not let it come back; then it is shed as before."""
+        """Restore a step, or raise if the kernel does not allow it; then it stays shed."""
 
 
 class Dumped(Protocol):
-    """What was written of a flight recorder."""
+    """A written dump of a flight recorder."""
 
     @property
     def path(self) -> Path: ...
@@ -69,38 +69,38 @@ class Dumped(Protocol):
     def records(self) -> int: ...
     @property
     def since_ns(self) -> int:
-        """The time of day from which on it has all of them."""
+        """The time of day from which on the dump is complete."""
 
     @property
     def until_ns(self) -> int: ...
 
 
 class FlightRecorder(Protocol):
-    """What ended of late, each one, in the kernel's memory."""
+    """The most recent events, each kept in the kernel's memory."""
 
     @property
     def slow_seen_ns(self) -> int:
-        """When something was slow last, by the monotonic clock; 0: nothing was."""
+        """The time of the last slow event, by the monotonic clock; 0 if there was none."""
 
     def dump(self, path: Path, start: Start, view: str) -> Dumped: ...
 
 
 class Flow:
-    """One traced path. A subclass is all that a module in flows/ has to hold; it is found by itself.
+    """A flow. A module in flows/ defines a subclass, which needs no registration.
 
-    What it is are attributes of the class, its spec; an instance may have others of its own, by its options or because
-    it was made of a file. What it does from the start to the end are methods.
+    The attributes of the class are its spec; an instance may override them, by its options or by a definition. The
+    methods are its life from start to end.
     """
 
     name: str
     level: str = ""
     object: str
     kinds: tuple[Kind, ...]
-    """The kinds that it follows, in the order in which they are shown."""
+    """The kinds that it follows, in the order of display."""
     view: str = "stages"
-    """How it looks as text: a module of outputs/text/."""
+    """The module of outputs/text/ that shows it."""
     verdict_kinds: tuple[Kind, ...] = ()
-    """Kinds for the verdict, which is about the first that anything happened to; without them there is none."""
+    """Kinds for the verdict, which is about the first one with activity; without any there is no verdict."""
     hooks: tuple[Hook, ...]
     """In the order in which they attach: ends before starts, so that no end is missed."""
 
@@ -109,60 +109,60 @@ class Flow:
     fields: tuple[Field, ...] = ()
 
     recorder: CaptureOutput | None = None
-    """Who takes records as they lie in the ring; set before the start."""
+    """Receives records as they lie in the ring; set before the start."""
 
     _loaded: Loaded | None = None
-    """From the start to the end."""
+    """Set while the flow runs."""
     _ring: Ring | None = None
     _map_bytes: int
 
     @classmethod
     def hooks_here(cls) -> tuple[Hook, ...]:
-        """Those that a start without options has on this machine as it is now."""
+        """The hooks that a start without options has on this machine."""
         return cls.hooks
 
     @staticmethod
     def configure(obj: BpfObject) -> None:
-        """Sets what the programs must know of this kernel before they load; `wptrace doctor` calls it as well."""
+        """Set facts of this kernel that the programs need before they load; `wptrace doctor` calls it as well."""
 
     @staticmethod
     def checks(chosen: Mapping[str, Way]) -> list[Check]:
-        """Return further checks for `wptrace doctor`, where a start takes these ways."""
+        """Return further checks for `wptrace doctor`, given the chosen ways."""
         return []
 
     def planned_memory(self, prepare: Callable[[BpfObject], None]) -> str:
-        """Say what a start would take of the kernel's memory, without doing it; `prepare` is what it does before."""
+        """Describe the kernel memory that a start would take, without doing it; `prepare` is called before."""
         with trial.open_here(self.object) as obj:
             prepare(obj)
             return f"take {units.size(obj.planned_bytes)} of the kernel's memory, for {libbpf().cpus} CPUs"
 
     def start(self, reader: Reader) -> Start:
-        """Loads, attaches, and adds its rings to the reader."""
+        """Load and attach the programs, and add the rings to the reader."""
         raise NotImplementedError
 
     def begin(self) -> None:
-        """From now on things are counted, where programs take nothing before; else since they attached."""
+        """Start counting, for programs that are attached but idle before; others count once attached."""
 
     def snapshot(self) -> Snapshot:
         raise NotImplementedError
 
     def read_cells(self) -> dict[Group, dict[str, Distribution]]:
-        """The cells of a snapshot, where they can be had without the rest of it."""
+        """The cells of a snapshot, if they can be read without the rest of it."""
         return self.snapshot().cells
 
     def folded(
         self, cells: dict[Group, dict[str, Distribution]], counters: Counters
     ) -> tuple[dict[Group, dict[str, Distribution]], Counters]:
-        """Fold what was counted in an interval into the rows that a report has."""
+        """Fold the counts of an interval into the rows of a report."""
         return cells, counters
 
     def events(self) -> Sequence[Event]:
-        """The records that came since the last call; a flow without records has none."""
+        """The records since the last call; none for a flow without records."""
         return ()
 
     @property
     def rules(self) -> Rules:
-        """Of the verdict."""
+        """The rules of the verdict."""
         return TIMED
 
     def lists(self) -> dict[str, list[dict[str, Any]]]:
@@ -170,39 +170,39 @@ class Flow:
         return {}
 
     def in_flight(self, at_least_ns: int) -> list[InFlight]:
-        """Return what has been in flight for so long, oldest first; a flow without state of each has none."""
+        """Return what has been in flight for at least so long, oldest first; none for a flow that keeps no state."""
         return []
 
     def shedder(self) -> Shedder | None:
-        """After the start: what a budget may take off this flow; None where it has nothing of the kind."""
+        """After the start: the means to shed load for a budget; None if there are none."""
         return None
 
     @property
     def flight_recorder(self) -> FlightRecorder | None:
-        """None where there is none, or none was asked for."""
+        """The flight recorder; None if there is none or it is off."""
         return None
 
     @property
     def devices(self) -> Devices | None:
-        """Those that it follows, where `watch` can have it follow others."""
+        """The devices that it follows, if `watch` can change them."""
         return None
 
     def watch(self, wanted: Sequence[str]) -> None:
-        """From now on these devices, without a new start. Others keep what was counted of them."""
-        raise WptraceError(f"{self.name} follows what it does from its start on")
+        """Follow these devices from now on, without a restart. The counts of others are kept."""
+        raise WptraceError(f"{self.name} cannot change its devices while it runs")
 
     @property
     def needed_hooks(self) -> tuple[Hook, ...]:
-        """Before the start: those that it would attach."""
+        """Before the start: the hooks that it would attach."""
         return self.hooks
 
     @property
     def missing(self) -> dict[str, str]:
-        """After the start: hooks that nothing can observe on this kernel, by name, and why."""
+        """After the start: hooks that cannot be observed on this kernel, by name, with the reason."""
         return self._running.attempts.missing
 
     def stop(self) -> None:
-        """Detaches; a snapshot is still possible."""
+        """Detach; a snapshot is still possible."""
         if self._loaded is not None:
             self._loaded.detach()
 
@@ -225,7 +225,7 @@ class Flow:
         kernel = os.uname().release
         return Start(self.name, self.level, kernel, chosen, sources, self.kinds, notes, resource=resource.here())
 
-    def _taken(
+    def _snapshot(
         self,
         books: Mapping[str, Book],
         cells: dict[Group, dict[str, Distribution]],
@@ -234,7 +234,7 @@ class Flow:
         records: int | None = None,
         folded: Mapping[Group, int] | None = None,
     ) -> Snapshot:
-        """Make a snapshot; `records` are those of its ring, unless it says so."""
+        """Make a snapshot; `records` defaults to those of its ring."""
         if records is None:
             records = self._ring.records if self._ring is not None else 0
         cost = overhead(ran, self._map_bytes, records)
@@ -246,7 +246,7 @@ class Flow:
 
 
 def overhead(programs: Iterable[Statistics], map_bytes: int, records: int) -> Overhead:
-    """Return the cost of a flow so far: its programs as the kernel counted them, and this process."""
+    """Return the cost of a flow so far: of its programs as the kernel counted it, and of this process."""
     ran = list(programs)
     usage = getrusage(RUSAGE_SELF)
     return Overhead(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stacks that programs took, by names: from the stack maps, the kernel's symbols and those of processes."""
+"""Stacks of programs by function name: from the stack maps, and the symbols of the kernel and of processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wptrace.kernel.user_symbols import ProcessSymbols
 from wptrace.model.stack import Stack
 
 _NONE = ("[no stack]",)
-# What takes the stack lies on top of it, with the program itself, which has a name or none.
+# The frames of the helper that takes the stack, and of the program itself, are on top of it.
 _TRACING = re.compile(r"(__)?bpf_|__traceiter_|__SCT__tp_func_")
 _TOP = 6
 
@@ -40,11 +40,11 @@ class Frames:
         return notes
 
     def add_process(self, tgid: int, comm: bytes) -> None:
-        """A process does its first I/O: it is asked where its code lies while it lives."""
+        """Read where the code of a process lies at its first I/O, while it is alive."""
         self._processes[tgid] = f"{text(comm)}[{tgid}]", ProcessSymbols(tgid)
 
     def stack(self, kernel: int, user: int, tgid: int) -> Stack:
-        """By the ids in the maps; below 0 there is no such stack."""
+        """Look up a stack by its ids in the maps; negative if there is none."""
         key = kernel, user, tgid
         if key not in self._known:
             self._known[key] = self._named(*key)
@@ -58,11 +58,11 @@ class Frames:
         if not tgid:
             return Stack(inside)
         if tgid not in self._processes:
-            # There was no room to report it; if it has ended since, its name is lost.
+            # There was no room to report the process; if it has ended since, its name is lost.
             self.add_process(tgid, os.fsencode(name_of(tgid)) or b"?")
         process, symbols = self._processes[tgid]
         outside = [symbols.name(address) for address in _calls(self._addresses(user))]
-        # Where frame pointers end, what follows is whatever lay on the stack.
+        # Beyond the last frame pointer, addresses are random contents of the stack.
         outer = [name for name, before in zip(outside, [None, *outside]) if name != UNKNOWN or before != UNKNOWN]
         return Stack(inside, tuple(outer), process)
 
@@ -75,5 +75,5 @@ class Frames:
 
 
 def _calls(addresses: list[int]) -> list[int]:
-    """A frame's address is where its call returns to, which may be behind the end of a function that never returns."""
+    """Map return addresses to their calls: a return address may lie beyond a function that never returns."""
     return [address - (place > 0) for place, address in enumerate(addresses)]

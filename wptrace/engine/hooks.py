@@ -10,12 +10,12 @@ START, END, BOTH = "start", "end", "both"
 
 
 class Way(NamedTuple):
-    """Programs that observe a hook together. What is among the ends and the starts sees both."""
+    """Programs that observe a hook together. A program that is among both ends and starts sees both."""
 
     ends: tuple[str, ...] = ()
     starts: tuple[str, ...] = ()
     name: str = ""
-    """For the flow that asks which way was taken."""
+    """A name for flows that need to know which way was chosen."""
 
     @property
     def programs(self) -> tuple[str, ...]:
@@ -31,22 +31,22 @@ class Hook(NamedTuple):
     """A moment that a flow observes, with the ways to observe it, best first."""
 
     id: str
-    """For flows; people read the name."""
+    """The name in code; people read `name`."""
     name: str
     programs: tuple[str | Way, ...]
     serves: tuple[str, ...]
     """The stages that need it."""
     without: str
-    """The loss where none of the ways works."""
+    """The loss if none of the ways works."""
     role: str = BOTH
-    """The loss by a skipped run of a program: the END of something, its START, or BOTH, which is neither alone."""
+    """The loss by a skipped run of a program: the END of an object, its START, or BOTH if it is neither alone."""
     required: bool = True
     module: str = ""
-    """The module whose functions or tracepoints it needs; where that is not there, nor is what it would observe."""
+    """The module with its functions or tracepoints; without it there is nothing to observe."""
     modules: tuple[str, ...] = ()
-    """More of them, whose functions may be among its programs' targets."""
+    """Further modules that may have the targets of its programs."""
     noted: bool = True
-    """A start says so where none of the ways works; false where older kernels do without."""
+    """Whether a start reports that none of the ways works; false if older kernels do not need it."""
 
     @property
     def ways(self) -> tuple[Way, ...]:
@@ -66,7 +66,7 @@ class Hook(NamedTuple):
 
 
 class Field(NamedTuple):
-    """A fact of the kernel that a program reads: one of these fields ("request.part") must be there."""
+    """A fact of the kernel that a program reads: one of these fields ("request.part") must exist."""
 
     names: tuple[str, ...]
     without: str
@@ -81,5 +81,5 @@ def probe(
     role: str = BOTH,
     required: bool = True,
 ) -> Hook:
-    """A tracepoint of the kernel itself, as each kernel takes programs for it."""
+    """A tracepoint of the core kernel, with all program types that kernels accept for it."""
     return Hook(id, name, (f"{programs}_tp_btf", f"{programs}_raw_tp"), serves, without, role, required)

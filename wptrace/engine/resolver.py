@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""By which way each hook is observed on this kernel, and why not by a better one."""
+"""Choice of the way by which each hook is observed on this kernel, and why the better ones failed."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Attempts:
         self.sections: dict[str, str] = {}
         """By program; empty if the object could not be opened."""
         self.refused: dict[str, str] = {}
-        """By program: why not."""
+        """By program: why it was refused."""
         self.targets: dict[str, Target] = {}
-        """By program: what it attaches to, of those that say so by a type."""
+        """By program: the target it attaches to, if it is given by a type."""
         self.chosen: dict[str, Way] = {}
-        """By id of the hook, once everything is attached; hooks that nothing can observe are not in it."""
+        """By id of the hook, once everything is attached; hooks that cannot be observed are missing."""
 
     def left(self, hook: Hook) -> list[Way]:
-        """The ways of which nothing was refused, best first."""
+        """The ways that were not refused, best first."""
         return [way for way in hook.ways if not any(program in self.refused for program in way.programs)]
 
     def reason(self, hook: str) -> str:
@@ -45,7 +45,7 @@ class Attempts:
 
     @property
     def missing(self) -> dict[str, str]:
-        """By the names of hooks that nothing can observe here: why not."""
+        """By name of the hooks that cannot be observed here: the reason."""
         return {hook.name: self.reason(hook.id) for hook in self.hooks if hook.noted and not self.left(hook)}
 
     def of(self, hook: Hook) -> list[Attempt]:
@@ -62,7 +62,7 @@ class Attempts:
         ]
 
     def notes(self, *others: str) -> list[str]:
-        """Return what the result lacks, and why; for hooks with these ids the flow has its own note."""
+        """Return what the result lacks, with the reason; the flow has its own notes for hooks with these ids."""
         missing = [hook for hook in self.hooks if not self.left(hook) and hook.id not in others and hook.noted]
         return [f"{hook.without} ({hook.name} cannot be observed here: {self.reason(hook.id)})" for hook in missing]
 
@@ -73,7 +73,7 @@ class Loaded(NamedTuple):
 
     @property
     def programs(self) -> list[Program]:
-        """All that are attached, in that order."""
+        """All attached programs, in order of attachment."""
         return self._of(self.attempts.chosen)
 
     def _of(self, hooks: Collection[str]) -> list[Program]:
@@ -81,44 +81,44 @@ class Loaded(NamedTuple):
         return [self.obj.progs[name] for name in dict.fromkeys(name for way in ways for name in way.programs)]
 
     def way(self, hook: str) -> Way:
-        """An empty one where it is not observed."""
+        """The way of a hook; an empty one if it is not observed."""
         return self.attempts.chosen.get(hook, Way())
 
     def sections(self, *hooks: str) -> str:
-        """By what these hooks are observed; empty where they are not."""
+        """The sections of the programs that observe these hooks; empty if none does."""
         found = (", ".join(program.section for program in self._of([hook])) for hook in hooks)
         return ", ".join(filter(None, found))
 
     def serving(self, stage: str) -> str:
-        """By what a stage is observed."""
+        """The sections of the programs that serve a stage."""
         return self.sections(*(hook.id for hook in self.attempts.hooks if stage in hook.serves))
 
     def statistics(self) -> dict[str, Statistics]:
         return {program.name: program.statistics() for program in self.programs}
 
     def misses(self, ran: Mapping[str, Statistics], role: str, hooks: Collection[str] | None = None) -> int:
-        """Runs that the kernel skipped of programs with this role; one that several hooks share counts once."""
+        """Skipped runs of programs with this role; a program of several hooks counts once."""
         ways = [way for hook, way in self.attempts.chosen.items() if hooks is None or hook in hooks]
         return sum(ran[name].recursion_misses for name in {name for way in ways for name in way.of(role)})
 
     def drop(self, hook: str) -> None:
-        """It is not observed any more."""
+        """Stop observing a hook."""
         self.detach_all_but(self.attempts.chosen.keys() - {hook})
         self.attempts.chosen.pop(hook, None)
 
     def detach(self) -> None:
-        """Starts before ends, so that what was seen to start can still be seen to end."""
+        """Detach starts before ends, so that the end of everything that started is still seen."""
         self.detach_all_but(())
 
     def detach_all_but(self, hooks: Collection[str]) -> None:
-        """A program that one of these hooks needs stays, whatever else it serves."""
+        """Detach all programs but those of these hooks, even if they serve others as well."""
         kept = {program.name for program in self._of(hooks)}
         for program in reversed(self.programs):
             if program.name not in kept:
                 program.close()
 
     def attach_again(self, hooks: Collection[str]) -> None:
-        """Those of the programs of these hooks that were detached. If one cannot, all of them stay off."""
+        """Attach the detached programs of these hooks again. If one fails, all of them stay off."""
         attached: list[Program] = []
         try:
             for program in self._of(hooks):
@@ -132,23 +132,23 @@ class Loaded(NamedTuple):
 
 
 def load(name: str, hooks: Iterable[Hook], prepare: Callable[[BpfObject], None]) -> Loaded:
-    """Loads and attaches an object with the best way that this kernel takes for each hook."""
+    """Load and attach an object with the best way for each hook that this kernel accepts."""
     return resolve(name, Attempts(hooks), prepare)
 
 
 def resolve(name: str, attempts: Attempts, prepare: Callable[[BpfObject], None]) -> Loaded:
-    """The same; the attempts are there also where no way remains.
+    """Load and attach, with the results in `attempts` even on failure.
 
-    The first choice works almost everywhere, so it is not tried beforehand: a program that is refused makes room for
-    the next one, and the object is opened anew, since libbpf cannot load an object in part. But functions are asked
-    for: all those programs are refused together, after a long time in which the others were verified in vain.
+    The first choice works almost everywhere, so nothing is tried beforehand: if a program is refused, the next way is
+    chosen and the object is opened again, as libbpf cannot load part of an object. Programs at functions are the
+    exception: some kernels refuse all of them, but only after the verifier has spent a long time on the others.
     """
     refused = attempts.refused
     while True:
         obj = trial.open_here(name)
         attempts.sections = {program.name: program.section for program in obj.progs.values()}
         try:
-            # Before their targets are looked for.
+            # Set before the targets are looked up.
             offered = {program for hook in attempts.hooks for way in hook.ways for program in way.programs}
             if any(_of_function(attempts.sections[program]) for program in offered) and not trial.functions():
                 _refuse_functions(attempts)
@@ -196,7 +196,7 @@ def _said(error: WptraceError) -> str:
 
 
 def _choose(attempts: Attempts) -> dict[str, Way]:
-    """The best way for each hook that is left; what this kernel does not have is refused without a trial."""
+    """The best remaining way for each hook; ways that this kernel does not have are refused without a trial."""
     chosen = {}
     for hook in attempts.hooks:
         for way in hook.ways:

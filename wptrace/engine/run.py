@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run: a session that an output shows, until a signal, a count or a closed pipe ends it with a summary."""
+"""A run: a session with an output, until a signal, a count or a closed pipe ends it with a summary."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from wptrace.engine.session import Session, Trace
 from wptrace.engine.signals import Stop
 from wptrace.kernel.privileges import require_admin
 from wptrace.model.report import Controls, Event, Output
-from wptrace.model.rows import taken
+from wptrace.model.rows import offer_rows
 
 if TYPE_CHECKING:
     from wptrace.engine.dumps import DumpOptions, Dumps
     from wptrace.engine.workload import Workload
 
-# Without an interval, stuck requests are looked for so often.
+# Without an interval, stuck requests are looked for this often.
 _STUCK_EVERY = 1.0
-# So many objects more than before make Python look for garbage: those of some batches of records.
+# Python collects garbage only after this many new objects: those of some batches of records.
 _COLLECTED = 100_000
 
 
@@ -35,28 +35,28 @@ class RunOptions(NamedTuple):
 
     interval_s: float | None = None
     reports: int | None = None
-    """It ends after so many."""
+    """End after this many reports."""
     statistics: bool = False
     watch_fd: int = -1
-    """The output's descriptor: where it is a pipe, its reader's end is noticed without a write."""
+    """The output's descriptor: if it is a pipe, the exit of its reader is noticed without a write."""
     stuck_ns: int | None = None
-    """Show what has been in flight for so long at each interval, or every second without one."""
+    """List what has been in flight for so long, in each interval or every second."""
     limit: float | None = None
-    """The share of the busy CPU time that the tracing may cost; flows that cost more do less, they share it."""
+    """The share of busy CPU time that all flows together may cost; they shed load above it."""
     controls: Controls | None = None
-    """Who may ask for something meanwhile."""
+    """Sources of requests while it runs, such as keys."""
     live: bool = False
     """Each interval has a verdict as well."""
     workload: Workload | None = None
-    """Begins once all are attached, and ends the run."""
+    """A command that begins once all is attached, and whose end ends the run."""
     dumps: DumpOptions | None = None
-    """Of flows with a flight recorder."""
-    beside: Callable[[Session], Callable[[], None]] | None = None
-    """Somebody else who consumes the session; returns what ends it."""
+    """Options of flows with a flight recorder."""
+    serve: Callable[[Session], Callable[[], None]] | None = None
+    """Starts another consumer of the session; returns the function that ends it."""
 
 
 class Stuck:
-    """Shows what has been in flight for long."""
+    """Lists what has been in flight for long."""
 
     def __init__(self, trace: Trace, output: Output, step_s: float, at_least_ns: int, now: float) -> None:
         self._trace, self._output = trace, output
@@ -88,7 +88,7 @@ class Reports:
         self.count = 0
 
     def events(self, events: Sequence[Event]) -> None:
-        if not taken(self._output, events):
+        if not offer_rows(self._output, events):
             for event in events:
                 self._output.event(event)
         self._output.flush()
@@ -98,9 +98,9 @@ class Reports:
 
     def turn(self, now: float) -> None:
         self.due = _next(self.due, self._interval_s, now)
-        taken = self._trace.snapshot()
-        self._output.interval(self._window(self._shown, taken, "interval"))
-        self._shown = taken
+        snapshot = self._trace.snapshot()
+        self._output.interval(self._window(self._shown, snapshot, "interval"))
+        self._shown = snapshot
         self.count += 1
 
     def end(self) -> None:
@@ -112,7 +112,7 @@ class Reports:
 
 
 class _End:
-    """Of a run: a signal; with a workload its own end, for which a signal leaves it a moment."""
+    """The end of a run: a signal, or the end of the workload, which gets a moment after a signal."""
 
     def __init__(self, stop: Stop, workload: Workload | None) -> None:
         self._stop, self._workload = stop, workload
@@ -128,7 +128,7 @@ class _End:
 
 
 def run(pairs: Sequence[tuple[Flow, Output]], options: RunOptions) -> None:
-    """One or several at once, each with reports of its own."""
+    """Run one or several flows at once, each with its own reports."""
     with Stop() as stop, ExitStack() as cleanup:
         for _, output in pairs:
             cleanup.callback(output.close)
@@ -146,8 +146,8 @@ def run(pairs: Sequence[tuple[Flow, Output]], options: RunOptions) -> None:
             stop.ending = options.workload.signal
         session.start()
         collect_seldom()
-        if options.beside is not None:
-            cleanup.callback(options.beside(session))
+        if options.serve is not None:
+            cleanup.callback(options.serve(session))
         _run(session, [output for _, output in pairs], stop, options)
 
 
@@ -155,10 +155,10 @@ def _run(session: Session, outputs: Sequence[Output], stop: Stop, options: RunOp
     controls, workload = options.controls, options.workload
     shown: list[Reports] = []
     dumps: list[Dumps] = []
-    # Before the start is said: whoever reads of it may ask at once.
+    # Before the start is reported: whoever reads that may send a request at once.
     if options.dumps is not None and any(trace.flow.flight_recorder is not None for trace in session.traces):
         stop.expect_dumps()
-    # Once all are attached, so that whoever reads of a start knows that nothing is missed.
+    # After all are attached: whoever reads of a start knows that nothing is missed.
     for trace, output in zip(session.traces, outputs):
         output.start(trace.start)
     now = time.monotonic()
@@ -195,13 +195,13 @@ def _run(session: Session, outputs: Sequence[Output], stop: Stop, options: RunOp
 
 
 def collect_seldom() -> None:
-    """Records are many small objects without cycles: looking for some as often as Python does takes long."""
+    """Records are many small objects without cycles, so frequent garbage collections are a waste."""
     gc.freeze()
     gc.set_threshold(_COLLECTED)
 
 
 def _next(due: float, step: float, now: float) -> float:
-    """After a stop (SIGSTOP, a suspended machine) it goes on from now, what was missed is not made up for."""
+    """The next due time. After a stop (SIGSTOP, a suspended machine) missed ones are skipped."""
     return due + step if due + step > now else now + step
 
 

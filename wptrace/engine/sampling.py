@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Distributions of all, from those of a sample: what was only counted is taken for being like what was timed."""
+"""Distributions of all objects, extrapolated from a sample: those that were only counted are assumed to be alike."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ Cells = Mapping[Group, "dict[str, Distribution]"]
 
 
 class Sampling:
-    """Looks at what was timed and what was only counted so far, again and again.
+    """Scales up the timed objects to all of them, interval by interval.
 
-    Each look scales up what came since the one before it. So a time when all were timed and one when few were have the
-    weights that they had, if somebody looks when the one becomes the other.
+    Each call scales up what came since the previous one. With a call whenever the sampling rate changes, intervals of
+    different rates keep their weights.
     """
 
     def __init__(self) -> None:
         self._timed: Cells = {}
         self._whole: Cells = {}
         self._added: dict[Group, int] = {}
-        """How many of the untimed are in the whole."""
+        """By group: how many of the untimed ones were added."""
 
     def whole(self, timed: Cells, untimed: Mapping[Group, int]) -> dict[Group, dict[str, Distribution]]:
-        """Return timed and untimed together. It keeps `timed`, which must not change any more."""
+        """Return timed and untimed ones together. It keeps `timed`, which must not change afterwards."""
         found = {}
         for group, stages in timed.items():
             missing = untimed.get(group, 0)
@@ -40,7 +40,7 @@ class Sampling:
         found = {}
         for name, timed in stages.items():
             grown = timed.delta(before[name]) if name in before else timed
-            # Where none was timed, those of before say what they are like.
+            # If none was timed in this interval, the earlier ones supply the shape.
             shape = grown if grown.count else timed
             made = whole[name].copy() if name in whole else Distribution()
             if shape.count:

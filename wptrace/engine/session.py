@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flows that are traced from start to end, and whoever consumes what they count and record, each at its own pace."""
+"""Flows that are traced from start to end, and consumers of their counts and records, each at its own pace."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, Group
 from wptrace.model.report import Event, Report, Snapshot, Start, arranged, since
 
-# The 32-bit buckets of cells are added up at least this often, far below the time in which a CPU can make them wrap.
+# The 32-bit buckets of cells are read at least this often, long before a CPU can make them wrap.
 _LONGEST_WAIT = 60.0
-# So many records at a time are decoded and made lines of: caches of a CPU hold no more.
+# The number of records to decode and format at a time, so that they fit a CPU's caches.
 _PIECE = 2048
 _MOST_PIECES = 16
 
 
 class HistoryPace:
-    """When to read the counters for the history: each second, unless that costs more than a hundredth of the time, or
-    somebody stays on for weeks."""
+    """When to read the counters for the history: each second, but less often for an agent, or if a read costs more than
+    a hundredth of that."""
 
     OFTEN = 1.0
     COST = 0.01
@@ -44,8 +44,8 @@ class HistoryPace:
     def due(self) -> float:
         return self._last + self._step
 
-    def taken(self, now: float, cost: float) -> bool:
-        """Whether a snapshot taken now counts: one for a report may come somewhat early."""
+    def accept(self, now: float, cost: float) -> bool:
+        """Whether to add a snapshot taken now to the history: one for a report may come somewhat early."""
         if now < self._last + self._step / 2:
             return False
         self._last = now
@@ -55,19 +55,19 @@ class HistoryPace:
 
 
 class Consumer(Protocol):
-    """Gets events as they come, and a turn when it is due."""
+    """A consumer of events, with a turn when it is due."""
 
     @property
     def due(self) -> float:
-        """Seconds of the monotonic clock; infinite if it only wants events and the end."""
+        """When its turn is due, by the monotonic clock; infinite if it only wants events and the end."""
 
     def events(self, events: Sequence[Event]) -> None: ...
 
     def turn(self, now: float) -> None:
-        """Called when it is due. A snapshot taken here costs nothing if another consumer took one in the same turn."""
+        """Take a turn. A snapshot costs nothing if another consumer took one in the same turn."""
 
     def end(self) -> None:
-        """The flows are detached, and all events have been delivered."""
+        """Finish: the flows are detached, and all events have been delivered."""
 
 
 class Trace:
@@ -83,7 +83,7 @@ class Trace:
         self._keeper: Keeper | None = None
         self._turning = False
         self._read: Snapshot | None = None
-        """In this turn."""
+        """The snapshot of the current turn."""
         self._cost_s = 0.0
         self._history = History()
 
@@ -91,26 +91,26 @@ class Trace:
         self._consumers.append(consumer)
 
     def unsubscribe(self, consumer: Consumer) -> None:
-        """It is not told the end."""
+        """Remove a consumer, without ending it."""
         self._consumers.remove(consumer)
 
     def begin(self, reader: Reader, often: float) -> None:
         self.start = self.flow.start(reader)
-        # Before anything is taken: what events tell is in the figures as well.
+        # The first snapshot: later events are all in the figures.
         self.first = self.snapshot()
         self.flow.begin()
         self._pace = HistoryPace(time.monotonic(), bool(self.flow.verdict_kinds), often)
         self.remember(self.first)
 
     def keep(self, budget: float) -> None:
-        """From now on it may cost so much; what the start cost is over."""
+        """Enforce a budget from now on; the cost of the start does not count."""
         shedder = self.flow.shedder()
         if shedder is not None:
             self._keeper = Keeper(budget, shedder, time.monotonic())
             self.start = self.start._replace(notes=[*self.start.notes, *self._keeper.notes()])
 
     def keep_within(self, budget: float) -> None:
-        """Another budget than before, where there is one."""
+        """Change the budget, if there is one."""
         if self._keeper is not None:
             self._keeper.limit(budget)
 
@@ -120,7 +120,7 @@ class Trace:
         return min(keeper, self._pace.due, *(consumer.due for consumer in self._consumers))
 
     def deliver(self) -> None:
-        """Hands new events to all consumers."""
+        """Deliver new events to all consumers."""
         events = self.flow.events()
         if not events:
             return
@@ -137,9 +137,9 @@ class Trace:
         self._read_for_history(now)
         self._turning, self._read = False, None
 
-    def remember(self, taken: Snapshot) -> None:
-        """Adds a snapshot to the history."""
-        self._remember(taken.at_ns, taken.cells)
+    def remember(self, snapshot: Snapshot) -> None:
+        """Add a snapshot to the history."""
+        self._remember(snapshot.at_ns, snapshot.cells)
 
     def _remember(self, at_ns: int, cells: Mapping[Group, dict[str, Distribution]]) -> None:
         """Add the kinds that a verdict may be about; there may be thousands of owners besides."""
@@ -147,7 +147,7 @@ class Trace:
         self._history.add(at_ns, {group: stages for group, stages in cells.items() if group.kind in kinds})
 
     def _read_for_history(self, now: float) -> None:
-        """Takes what a consumer has just read, or reads the counters when that is due."""
+        """Use what a consumer has just read, or read the counters when that is due."""
         if self._read is not None:
             at_ns, cells = self._read.at_ns, self._read.cells
         elif now >= self._pace.due:
@@ -156,28 +156,28 @@ class Trace:
             self._cost_s = time.process_time() - before
         else:
             return
-        if self._pace.taken(now, self._cost_s):
+        if self._pace.accept(now, self._cost_s):
             self._remember(at_ns, cells)
 
     def snapshot(self) -> Snapshot:
-        """All that was counted so far; within one turn it is read once."""
+        """Everything that was counted so far; within a turn it is read once."""
         if self._read is not None:
             return self._read
         before = time.process_time()
-        taken = self.flow.snapshot()
+        snapshot = self.flow.snapshot()
         self._cost_s = time.process_time() - before
         if self._turning:
-            self._read = taken
-        return taken
+            self._read = snapshot
+        return snapshot
 
     def lately(self, before: Snapshot) -> Snapshot:
-        """The same with the distributions of now, and all else as it was before: that costs less than half as much."""
+        """The earlier snapshot with the distributions of now: that costs less than half as much."""
         if self._read is not None:
             return self._read
         return before._replace(at_ns=time.monotonic_ns(), cells=self.flow.read_cells())
 
     def finish(self) -> None:
-        """Adds the last of the history and ends the consumers."""
+        """Complete the history and end the consumers."""
         self._turning = True
         self.remember(self.snapshot())
         for consumer in self._consumers:
@@ -204,7 +204,7 @@ class Trace:
         )
 
     def window_with_verdict(self, earlier: Snapshot, now: Snapshot, kind: str) -> Report:
-        """The same with its verdict, by the history of that time."""
+        """The report of a window with its verdict, by the history of that time."""
         report, flow = self.window(earlier, now, kind), self.flow
         if not flow.verdict_kinds:
             return report
@@ -213,7 +213,7 @@ class Trace:
         return report._replace(verdict=judge(case, flow.rules))
 
     def close(self) -> None:
-        # They refer to this trace.
+        # They hold references to this trace.
         self._consumers.clear()
         if self._keeper is not None:
             self._keeper.close()
@@ -230,15 +230,15 @@ class Session:
         budget: float | None = None,
         history_s: float = HistoryPace.OFTEN,
     ) -> None:
-        """`wake` is a descriptor that ends a wait; `budget` is the share of CPU time for all flows together. So often
-        at least counters are read for the history."""
+        """`wake` is a descriptor that ends a wait, `budget` the share of CPU time for all flows, `history_s` the least
+        time between reads for the history."""
         self.reader = Reader(wake)
         self.traces = [Trace(flow) for flow in flows]
         self._share = None if budget is None else budget / len(flows)
         self._history_s = history_s
 
     def start(self) -> None:
-        """Loads and attaches all of them."""
+        """Load and attach all flows."""
         for trace in self.traces:
             trace.begin(self.reader, self._history_s)
         if self._share is not None:
@@ -250,7 +250,7 @@ class Session:
         return min(trace.due for trace in self.traces)
 
     def wait(self, until: float = math.inf) -> None:
-        """Waits until somebody is due, or woken, and delivers the events that came."""
+        """Wait until a consumer is due or a descriptor is ready, and deliver the new events."""
         self.reader.wait(min(self.due, until) - time.monotonic())
         self._deliver()
 
@@ -260,7 +260,7 @@ class Session:
             trace.turn(now)
 
     def _deliver(self, pieces: int = _MOST_PIECES) -> None:
-        """Others have their turn after so many pieces; 0: there is nothing else any more."""
+        """Deliver events; consumers get a turn after so many pieces, or after all of them with 0."""
         for number in count(1):
             self.reader.drain(_PIECE)
             for trace in self.traces:
@@ -269,7 +269,7 @@ class Session:
                 return
 
     def end(self) -> None:
-        """Detaches all flows, delivers what is left, and ends the consumers."""
+        """Detach all flows, deliver the remaining events, and end the consumers."""
         for trace in self.traces:
             trace.flow.stop()
         self._deliver(pieces=0)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals to a running trace: to end, to list what is in flight, to write the flight recorder to a file, and to read
-its configuration anew."""
+"""Signals to a running trace: end, list what is in flight, dump the flight recorder, reload the configuration."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ _LIST, _DUMP, _RELOAD = signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP
 
 
 def _nothing(number: int) -> None:
-    """Where nobody wants to know."""
+    """Ignore a signal."""
 
 
 class Stop:
@@ -25,7 +24,7 @@ class Stop:
         self._list_asked = self._dump_asked = self._reload_asked = False
         self._asked_by: set[int] = set()
         self.ending: Callable[[int], None] = _nothing
-        """Called at once with the first signal that ends: the second one ends without another word."""
+        """Called once, with the first signal to end; a second one ends the process at once."""
         self.fd, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._before: dict[int, Any] = {}
         self._woken = -1
@@ -40,16 +39,16 @@ class Stop:
         return self
 
     def expect_dumps(self) -> None:
-        """Without a recorder the signal ends the process, as anywhere."""
+        """Accept requests for a dump; without a recorder the signal ends the process, as usual."""
         self._before[_DUMP] = signal.signal(_DUMP, self._dump)
 
     def expect_reloads(self) -> None:
-        """Whoever has a configuration does not end of a hang-up; one that is ignored stays so."""
+        """Accept requests to reload: a hang-up does not end the process then. If ignored, it stays so."""
         if _RELOAD in self._before:
             signal.signal(_RELOAD, self._reload)
 
     def _end(self, number: int, frame: FrameType | None) -> None:
-        # A second signal means not to wait for the summary; it may come before this is over.
+        # A second signal skips the summary; it may come before this one is handled.
         again = number in self._asked_by
         self._asked_by.add(number)
         self.asked = True
@@ -68,17 +67,17 @@ class Stop:
         self._reload_asked = True
 
     def take_reload(self) -> bool:
-        """Whether there was a request, since the last call, to read the configuration anew."""
+        """Whether a reload was requested since the last call."""
         asked, self._reload_asked = self._reload_asked, False
         return asked
 
     def take_dump(self) -> bool:
-        """Whether there was a request, since the last call, to write the recorder."""
+        """Whether a dump was requested since the last call."""
         asked, self._dump_asked = self._dump_asked, False
         return asked
 
     def take_list(self) -> bool:
-        """Whether there was a request, since the last call, to list what is in flight."""
+        """Whether a list of what is in flight was requested since the last call."""
         asked, self._list_asked = self._list_asked, False
         return asked
 

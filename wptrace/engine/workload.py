@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`wptrace io -- COMMAND`: a command that is run once the trace has begun, and whose end ends the trace."""
+"""`wptrace io -- COMMAND`: a command that starts once the trace has begun, and whose end ends the trace."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from contextlib import suppress
 
 from wptrace.errors import UsageError, WptraceError
 
-# What a terminal sends to the command as well is not sent once more.
+# A signal of the terminal reaches the command by itself and is not forwarded.
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP)
-# As a shell has it: a command that a signal ended.
+# The exit code of a command that a signal ended, as in a shell.
 _BY_SIGNAL = 128
 
 
@@ -22,12 +22,12 @@ class Workload:
     """A child that waits at a pipe until `begin`, so that its process is known before anything is attached."""
 
     grace_s = 1.0
-    """So long it may take the command to end after a signal; then the trace ends without it."""
+    """The time that the command has to end after a signal; then the trace ends without it."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self.words = tuple(words)
         if shutil.which(words[0]) is None:
-            # Before programs are loaded.
+            # Checked before programs are loaded.
             raise UsageError(f"there is no command {words[0]!r} to run", "a command and its arguments stand after --")
         gate, self._gate = os.pipe2(os.O_CLOEXEC)
         self._failure, failure = os.pipe2(os.O_CLOEXEC)
@@ -41,7 +41,7 @@ class Workload:
         """Readable once it has ended."""
 
     def begin(self) -> None:
-        # A signal while programs were loaded may have ended it.
+        # A signal during the load may have ended it.
         with suppress(BrokenPipeError):
             os.write(self._gate, b"\n")
 
@@ -55,7 +55,7 @@ class Workload:
                 signal.pidfd_send_signal(self.fd, number)
 
     def exit_code(self) -> int:
-        """Its exit code, or that of a signal."""
+        """Its exit code, or that of its signal."""
         if not self.ended:
             raise WptraceError(f"{self.words[0]} still runs, as process {self.pid}")
         failed = os.read(self._failure, 64)
@@ -65,20 +65,20 @@ class Workload:
         return status if status >= 0 else _BY_SIGNAL - status
 
     def close(self) -> None:
-        """One that waits for its beginning ends with this."""
+        """End a command that has not begun."""
         os.close(self._gate)
         os.close(self._failure)
         os.close(self.fd)
 
 
 def _run(words: Sequence[str], gate: int, failure: int) -> None:
-    """In the child: does not return."""
+    """Run in the child; does not return."""
     try:
-        # Handlers are those of wptrace until the command has replaced it.
+        # wptrace's signal handlers stay until the command has replaced it.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL)
-        # Python ignores these, and what is ignored stays so.
+        # Python ignores these, and an ignored signal stays so across exec.
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         if os.read(gate, 1):

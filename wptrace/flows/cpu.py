@@ -243,8 +243,8 @@ class CpuFlow(Flow):
         return found
 
     def events(self) -> list[Event]:
-        taken, self._events = self._events, []
-        return taken
+        events, self._events = self._events, []
+        return events
 
     def in_flight(self, at_least_ns: int) -> list[InFlight]:
         """Tasks that want a CPU or have one for so long."""
@@ -272,7 +272,7 @@ class CpuFlow(Flow):
         lost = {cause: causes[cause] for cause in _LOST}
         noted = {cause: count for cause, count in causes.items() if cause not in lost}
         noted[INCONSISTENT] = self._cells.shrunk + self._others.shrunk
-        return self._taken(
+        return self._snapshot(
             {REQUESTS: Book.read(book.started, book.finished, lost, noted)},
             {**self._cells.copy(), **self._others.copy()},
             {},

@@ -212,7 +212,7 @@ class IopfFlow(Flow):
         ran = [program.statistics() for program in self._running.programs]
         lost = {_REFUSED: total("refused"), UNMATCHED_START: total("replaced"), STATE_FULL: causes.pop(STATE_FULL)}
         noted = {**causes, RECURSION: sum(one.recursion_misses for one in ran), INCONSISTENT: self._cells.shrunk}
-        return self._taken(
+        return self._snapshot(
             {REQUESTS: Book.read(total("started"), total("finished"), lost, noted, total("failed"))},
             self._cells.copy(),
             {group: {BYTES: page * count["faults"]} for group, count in self._cells.counters.items()},

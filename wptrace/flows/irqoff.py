@@ -163,7 +163,7 @@ class IrqoffFlow(Flow):
         self._ticks = perf.Ticks(self._tick_ns)
         self._since: dict[int, int] = {}
         """By CPU: from when on it ticks."""
-        self._looks: Paced | None = None
+        self._sampler: Paced | None = None
         self._rings: list[Ring] = []
         self._episodes = Episodes()
         self._symbols: KernelSymbols | None = None
@@ -194,7 +194,7 @@ class IrqoffFlow(Flow):
         if cpus.hypervisor() and not cpus.stolen():
             notes.append("this machine is virtual, and its hypervisor does not report the time that it takes")
         how = f"{loaded.sections(_TICKS)} with ticks of cpu-clock"
-        how += f", {loaded.sections(_LOOKS)}" if self._looks is not None else ""
+        how += f", {loaded.sections(_LOOKS)}" if self._sampler is not None else ""
         chosen = {"min_ns": self._options.min_ns, **filters.describe(self._options.wanted, self.filters)}
         return self._started(chosen, [Source("irqoff", how)], notes)
 
@@ -231,27 +231,27 @@ class IrqoffFlow(Flow):
             return late
         if not loaded.sections(_LOOKS):
             return f"no counter of cycles works here ({loaded.attempts.reason(_LOOKS)}); {late}"
-        looks, nmis = self._trial()
+        samples, nmis = self._trial()
         if not nmis:
-            why = f"the counter of cycles {'interrupts by no NMI' if looks else 'does not count'} here"
+            why = f"the counter of cycles {'interrupts by no NMI' if samples else 'does not count'} here"
             if self._options.counter == AUTO:
                 loaded.drop(_LOOKS)
                 return f"{why}; {late}"
-            if not looks:
+            if not samples:
                 raise UnsupportedError(why, hint="--counter auto does without")
             late = f"{why}: it sees a period when that is over; {late}"
-        self._looks = Paced(loaded.obj.progs[_LOOK], self._tick_ns, self._since)
+        self._sampler = Paced(loaded.obj.progs[_LOOK], self._tick_ns, self._since)
         return late if not nmis else f"hardware: {ticks}, stacks from inside a period by NMIs of a counter of cycles"
 
     def _trial(self) -> tuple[int, int]:
         """How often the program ran by the counter, and how often of that in an NMI."""
         end = time.monotonic() + _TRIAL_S
-        looks = nmis = 0
+        samples = nmis = 0
         # This loop makes cycles pass.
-        while not looks and time.monotonic() < end:
+        while not samples and time.monotonic() < end:
             cells = self._cells()
-            looks, nmis = sum(cell.looks for cell in cells), sum(cell.nmis for cell in cells)
-        return looks, nmis
+            samples, nmis = sum(cell.looks for cell in cells), sum(cell.nmis for cell in cells)
+        return samples, nmis
 
     def stop(self) -> None:
         if self._loaded is None:
@@ -351,7 +351,7 @@ class IrqoffFlow(Flow):
         noted[_FOREIGN] = sum(ring.foreign for ring in self._rings)
         finished = sum(cell.finished for cell in cells)
         late = len(self._late()) if self._open is None else self._open
-        return self._taken(
+        return self._snapshot(
             {REQUESTS: Book.read(finished + late, finished, {}, noted)},
             found,
             {},
@@ -367,8 +367,8 @@ class IrqoffFlow(Flow):
             return
         self._cared_at = now
         self._follow_cpus()
-        if self._looks is not None:
-            self._looks.follow({cpu: cell.spacing_ns for cpu, cell in enumerate(self._cells())})
+        if self._sampler is not None:
+            self._sampler.follow({cpu: cell.spacing_ns for cpu, cell in enumerate(self._cells())})
 
     def _follow_cpus(self) -> None:
         """The kernel takes its events from a CPU that goes, and gives none to one that comes."""
@@ -376,8 +376,8 @@ class IrqoffFlow(Flow):
         for cpu, moved in self._obj.maps["moves"].items():
             if cpu in self._options.wanted.get("cpu", [cpu]) and moved > self._since.get(cpu, 0) and cpu in present:
                 try:
-                    if self._looks is not None:
-                        self._looks.attach(cpu)
+                    if self._sampler is not None:
+                        self._sampler.attach(cpu)
                     self._watch(self._obj, cpu)
                 except LibbpfError as error:
                     # It is on its way up, or down again: the next look decides.

@@ -122,7 +122,7 @@ class SizeFlow(Flow):
         lost = {_NO_CELL: causes.pop(_NO_CELL), RECURSION: loaded.misses(ran, BOTH)}
         # A request is counted in the moment that it is seen: nothing is ever in flight here.
         finished = self._sizes.count
-        return self._taken(
+        return self._snapshot(
             {REQUESTS: Book.read(finished + sum(lost.values()), finished, lost, causes)},
             self._sizes.copy(),
             {group: {BYTES: count} for group, count in self._sizes.bytes.items()},

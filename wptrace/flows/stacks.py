@@ -180,7 +180,7 @@ class StacksFlow(Flow):
             found.add_counts(cell.slots, cell.count, cell.sum, cell.min, cell.max, 0)
             size = sizes.setdefault(group, {BYTES: 0})
             size[BYTES] += cell.bytes
-        return self._taken(
+        return self._snapshot(
             {REQUESTS: Book.read(totals.started, totals.finished, lost, causes)},
             cells,
             sizes,

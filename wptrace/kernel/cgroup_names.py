@@ -38,7 +38,7 @@ class CgroupNames:
         self._known = {1: "/"}
 
     def of(self, number: int) -> str:
-        """What no task submitted is of none."""
+        """Return the path of a cgroup; empty for requests that no task submitted."""
         if not number:
             return ""
         if number in self._known:

@@ -65,7 +65,7 @@ def _cgroup(text: str, place: Place, mount: Mount, proc: Path) -> Cgroup:
         controller = next((name for name in mount.options if name in _controllers(proc)), None)
         if controller is None:
             raise UsageError(
-                f"{text} is in a hierarchy without a controller, and only by one can a task's cgroup be found",
+                f"{text} is in a hierarchy without a controller, by which a task's cgroup cannot be found",
                 hint="name a cgroup of v2, or of a controller such as memory",
             )
     below = os.path.relpath(place.path, mount.point)

@@ -100,9 +100,9 @@ def _check(path: Path, found: os.stat_result, what: str) -> None:
     if kind in (stat.S_IFCHR, stat.S_IFBLK) or _is_standard(found):
         return
     if found.st_uid != os.geteuid():
-        raise UsageError(f"{path} belongs to somebody else: {what} goes into a file of its own")
+        raise UsageError(f"{path} belongs to another user: {what} goes into a file of its own")
     if kind == stat.S_IFREG and found.st_nlink > 1:
-        raise UsageError(f"{path} has {found.st_nlink} names: {what} goes into a file of its own")
+        raise UsageError(f"{path} has {found.st_nlink} hard links: {what} goes into a file of its own")
 
 
 def _lock(path: Path, fd: int) -> None:
@@ -135,9 +135,9 @@ def require_own_folder(folder: Path, what: str) -> None:
     except OSError as error:
         raise UsageError(f"{folder}, where {what} go, cannot be used: {error.strerror}") from None
     if not stat.S_ISDIR(found.st_mode):
-        raise UsageError(f"{folder}, where {what} go, is no folder")
+        raise UsageError(f"{folder}, where {what} go, is not a folder")
     if not _is_ours(found):
-        raise UsageError(f"{folder}, where {what} go, is one that others may write to: name one of your own")
+        raise UsageError(f"{folder}, where {what} go, is writable by others: name one that only you can write to")
 
 
 def _is_ours(found: os.stat_result) -> bool:

@@ -17,7 +17,7 @@ PROC = Path("/proc")
 class Room(NamedTuple):
     bytes: int
     whose: str
-    """What has the limit: the machine, or a cgroup by its path."""
+    """The owner of the limit: the machine, or a cgroup by its path."""
 
 
 def room(proc: Path = PROC, cgroups: Path = CGROUPS) -> Room:

@@ -35,7 +35,7 @@ def require_tracing() -> None:
     if not may_trace(held):
         lacking = _lacking(held)
         missing = "are" if len(lacking) == 2 else "is"
-        raise NotPermittedError(f"tracing takes {' and '.join(lacking)}, which {missing} missing", hint=advice())
+        raise NotPermittedError(f"tracing needs {' and '.join(lacking)}, which {missing} missing", hint=advice())
 
 
 def require_reading(what: str) -> None:
@@ -48,7 +48,7 @@ def require_reading(what: str) -> None:
 def require_admin(what: str) -> None:
     """Of what the kernel gives to CAP_SYS_ADMIN alone."""
     if "CAP_SYS_ADMIN" not in effective():
-        raise NotPermittedError(f"{what} takes CAP_SYS_ADMIN, which is missing", hint="run it with sudo")
+        raise NotPermittedError(f"{what} needs CAP_SYS_ADMIN, which is missing", hint="run it with sudo")
 
 
 def hidden_addresses() -> str:

@@ -16,7 +16,7 @@ from wptrace.kernel import elf, files
 PROC = Path("/proc")
 
 PROGRAMS = ("postgres", "postmaster", "edb-postgres")
-"""What the programs of PostgreSQL are called."""
+"""Names of PostgreSQL's executables."""
 VARIABLE = "debug_query_string"
 """In each of its processes the pointer to the text of the statement, from PostgreSQL 7 on."""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a cgroup is of, and its short name: what made it has written both into its path."""
+"""The kind and the short name of a cgroup, read from its path."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class Finding(NamedTuple):
     advice: str = ""
     """Where to look next for this one; may be empty."""
     parts: Sequence[tuple[str, float]] = ()
-    """What the stage was made of, with their shares of it; the largest first."""
+    """The parts of the stage, each with its share, the largest first."""
     dirtied_by: str = ""
     """Of writers that wait: the owner who made most of what is written back dirty."""
 

@@ -56,10 +56,10 @@ class Part(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """What rows have in common, as code about a row `r`."""
+    """The fields that rows share, as code about a row `r`."""
 
     variables: tuple[str, ...]
-    """What the code knows besides, for some rows at a time."""
+    """Further names that the code uses, set for some rows at a time."""
     constants: Mapping[str, Any]
     usual: str
     """Whether a row is one of those that are many. Others become events."""
@@ -105,8 +105,8 @@ class Rows(Sequence[Event]):
         return list(self)[at]
 
 
-def taken(output: Any, events: Sequence[Event]) -> bool:
-    """Whether the output has taken them as rows; if not, it is told of each of them."""
+def offer_rows(output: Any, events: Sequence[Event]) -> bool:
+    """Offer events to the output as rows; false if it wants each event by itself."""
     take = getattr(output, "rows", None)
     return take is not None and isinstance(events, Rows) and bool(take(events))
 

@@ -12,7 +12,7 @@ from wptrace.analysis.changes import Change, Figure
 from wptrace.analysis.condition import Outcome
 from wptrace.analysis.diff import Difference, Pair, Side
 from wptrace.analysis.measured import label_name
-from wptrace.analysis.reasons import told
+from wptrace.analysis.reasons import parts_of
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import TOTAL
 from wptrace.outputs.json_line import encoded
@@ -113,7 +113,7 @@ def _load(one: load.Load | None) -> dict[str, float | None] | None:
 
 def _change(one: Change, difference: Difference) -> dict[str, Any]:
     p99 = None if one.p99 is None else {f"{name[:-3]}_ns": value for name, value in one.p99._asdict().items()}
-    parts = told(one) if one.figures["mean"].real else []
+    parts = parts_of(one) if one.figures["mean"].real else []
     return {
         "kind": one.kind.name,
         "op": one.op,

@@ -71,7 +71,7 @@ class Form:
         self.template += text.replace("%", "%%")
 
     def add(self, how: str, *codes: str) -> None:
-        """What the codes are, as % shows it."""
+        """Append text whose % directives take the values of this code."""
         self.template += how
         self.codes += codes
 

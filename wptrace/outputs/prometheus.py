@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was counted so far as text that Prometheus scrapes: families of metrics by the declarations of kinds.
+"""Counters as text for Prometheus: families of metrics by the declarations of kinds.
 
 Names of pids, commands and paths are no labels, whatever the rows are of: each new one would be a series for ever.
 """
@@ -113,8 +113,8 @@ class Metrics:
     def __init__(self, sources: Sequence[Source], stage_histograms: bool = False) -> None:
         self._sources = sources
         self.stage_histograms = stage_histograms
-        self._tells = False
-        """With exemplars, in this text."""
+        self._with_exemplars = False
+        """Whether the text being made has exemplars."""
         self._bounded = [Bounded(_MOST) for _ in sources]
         self._owners: Owners | None = None
         self._leading: list[Leading | None] = [None for _ in sources]
@@ -150,7 +150,7 @@ class Metrics:
         self._exemplars.setdefault(group, {})[bisect_left(_EDGES_NS, event.total_ns + 1)] = text
 
     def text(self, snapshots: Sequence[Snapshot], process: Process, openmetrics: bool = False) -> str:
-        self._families, self._tells = {}, openmetrics
+        self._families, self._with_exemplars = {}, openmetrics
         for source, snapshot, bounded, leading in zip(self._sources, snapshots, self._bounded, self._leading):
             self._flow(source, snapshot, bounded)
             if leading is not None and self._owners is not None:
@@ -196,7 +196,7 @@ class Metrics:
                     if one is None:
                         continue
                     if measured.name == TOTAL:
-                        exemplars = self._exemplars.get(group, {}) if self._tells else {}
+                        exemplars = self._exemplars.get(group, {}) if self._with_exemplars else {}
                         _histogram(total, labels, one, measured.unit, exemplars)
                     elif one.sum or (measured in kind.stages and not measured.rare):
                         self._stage(stages, f'{labels},stage="{measured.name}"', one, measured)

@@ -174,11 +174,11 @@ class _Reading:
             if inside:
                 self._cut(report.ts_ns, report.duration_ns)
             else:
-                self._singles.taken()
+                self._singles.drain()
 
     def _cut(self, ts_ns: int, duration_ns: int) -> None:
-        """What came of single ones since the interval before."""
-        found = {} if self._singles is None else self._singles.taken()
+        """Close a stretch with the single operations since the previous interval."""
+        found = {} if self._singles is None else self._singles.drain()
         for name, stretches in self._single.items():
             if duration_ns or name in found:
                 _append(stretches, Stretch(ts_ns, duration_ns, found.get(name, {})))
@@ -212,8 +212,8 @@ class _Singles:
         self._known: set[tuple[Any, ...]] = set()
         self._counts: Counter[str] = Counter()
 
-    def taken(self) -> dict[str, Classes]:
-        """Those that came since it was asked the last time."""
+    def drain(self) -> dict[str, Classes]:
+        """Return the operations since the last call."""
         found, self._found = self._found, {}
         for name, classes in found.items():
             self._counts[name] += sum(one.count for inner in classes.values() for one in inner.values())
@@ -223,9 +223,9 @@ class _Singles:
         """Where they are not as many as the rows count."""
         kind = kinds.OPERATION
         counted = sum(stages[TOTAL].count for group, stages in report.cells.items() if group.kind.name == kind.name)
-        told = self._counts[kind.name]
-        if abs(told - counted) > counted // 100:
-            yield f"{told:,} of {counted:,} {kind.noun.plural} are there one by one: owners and sizes are theirs"
+        listed = self._counts[kind.name]
+        if abs(listed - counted) > counted // 100:
+            yield f"{listed:,} of {counted:,} {kind.noun.plural} are there one by one: owners and sizes are theirs"
 
     def take(self, found: Records) -> None:
         decode = self._decoders.get(found.number)

@@ -89,7 +89,7 @@ def _read(path: Path, flow: str, wanted: Callable[[Event], Event | None]) -> Rec
         except NONSENSE:
             raise NonsenseError(path) from None
         if capture.damaged:
-            raise WptraceError(f"{path} is damaged: what is missing would be taken for lost")
+            raise WptraceError(f"{path} is damaged: missing records would count as lost")
         start = head.start
         return Recorded(path, start.kernel, start.filters, events, head.whole, head.anchors, head.boot, heard)
 
@@ -98,7 +98,7 @@ def require(head: Head, path: Path, flow: str) -> None:
     if head.start.flow != flow or head.start.level != "path" or not head.has_events:
         raise WptraceError(f"{path} has no events of wptrace {flow}", hint=_COMMANDS[flow])
     if head.traces > 1:
-        raise WptraceError(f"{path} was put together of {head.traces} traces: a join takes one")
+        raise WptraceError(f"{path} has {head.traces} traces: a join takes one")
 
 
 def _events(capture: Capture, path: Path, heard: kicks.Heard) -> Iterator[Event]:
@@ -120,7 +120,7 @@ def checked(events: Iterable[Event], path: Path) -> Iterator[Event]:
     """Keep those that a program reported."""
     for event in events:
         if "clock" not in event.fields:
-            raise WptraceError(f"{path} is of a version that did not keep the times that a join needs")
+            raise WptraceError(f"{path} was written by a version that did not keep the times that a join needs")
         if not _makes_sense(event):
             raise NonsenseError(path)
         yield event

@@ -178,7 +178,7 @@ class LiveJoin:
                 self._unread = self._hear(data)
             self._go_on(end)
         if self._unread is not None:
-            self._end(WptraceError(f"{self._path} told more than could be gone through before the end"))
+            self._end(WptraceError(f"{self._path} sent more than could be processed before the end"))
         self._settle(last=True)
         self._begin()
         found = self._following.summary(report.ts_ns, report.duration_ns)

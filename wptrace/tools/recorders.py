@@ -74,6 +74,6 @@ def ask(pid: int) -> None:
             raise WptraceError(f"process {pid} has ended")
         signal.pidfd_send_signal(held, signal.SIGUSR2)
     except PermissionError:
-        raise NotPermittedError(f"process {pid} is another user's", "run it as root") from None
+        raise NotPermittedError(f"process {pid} belongs to another user", "run it as root") from None
     finally:
         os.close(held)

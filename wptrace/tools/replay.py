@@ -22,7 +22,7 @@ from wptrace.flows.io import kinds, options, rules
 from wptrace.model.book import Book, Cause
 from wptrace.model.kind import REQUESTS, Group
 from wptrace.model.report import BYTES, Event, Output, Report, Start
-from wptrace.model.rows import taken
+from wptrace.model.rows import offer_rows
 from wptrace.tools import owned
 from wptrace.tools.owned import Owned
 from wptrace.tools.pace import ReplayPace
@@ -77,7 +77,7 @@ def replay(
         words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raise WptraceError(
             f"{capture.head.start.file} has something that cannot be shown ({words})",
-            "where wptrace itself wrote the file, this is a fault of wptrace: please report it",
+            "if wptrace wrote the file itself, this is a bug in wptrace: please report it",
         ) from error
 
 
@@ -134,7 +134,7 @@ class _Replay:
                 if self._neighbours is not None:
                     with self._read():
                         self._neighbours.take(item, self._window.has if self._window.bounded else None)
-                if emits_records and not self._all_taken(item):
+                if emits_records and not self._offer_all(item):
                     self._take(self._of(item))
             elif isinstance(item, list):
                 self._take((event, None) for event in item)
@@ -219,15 +219,15 @@ class _Replay:
         with self._read():
             yield from zip(rows, repeat(None))
 
-    def _all_taken(self, found: Records) -> bool:
-        """Whether the output took them as rows: where all are shown, and no figures are made of them."""
+    def _offer_all(self, found: Records) -> bool:
+        """Offer records to the output as rows: possible where all are shown and no figures are computed."""
         wanted, window = self._wanted, self._window
         if not wanted.singles or wanted.slow_ns or self._selection or self._owned is not None or window.bounded:
             return False
         if self._pace is not None or self._of_singles:
             return False
         for rows in self._batches(found):
-            if not taken(self._output, rows):
+            if not offer_rows(self._output, rows):
                 self._take(self._each(rows))
         self._output.flush()
         return True

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What is charged to an operation, and what is counted of it and of requests. */
+/* Charging time to operations, and counting operations and requests. */
 #ifndef WPT_PATH_ACCOUNT_H
 #define WPT_PATH_ACCOUNT_H
 
@@ -10,11 +10,11 @@
 #include "block/path/recorder.h"
 #include "block/path/segments.h"
 
-/* --- Cells: what is counted here ------------------------------------------------------------------------------------ */
+/* --- Cells -------------------------------------------------------------------------------------------------------- */
 
 /*
- * One per device and kind, and CPU: operations that waited for a device. A stage that took no time is not counted; what
- * `finished` has more than a stage was such ones. So it is counted last.
+ * Operations that waited for a device, per device, kind and CPU. A stage that took no time is not counted: it is the
+ * `finished` minus the count of the stage. So `finished` is counted last.
  */
 struct op_cell {
 	__u64 finished;
@@ -28,8 +28,8 @@ struct op_cell {
 CELLS(op_cells, op_cell);
 
 /*
- * The same for those that made a single request and waited for it. Its stages are those of the operation, so that it
- * has a distribution of its own only for its whole time. What such an operation cannot have is not in it.
+ * Operations that made a single request and waited for it. The request's stages are those of the operation, so it
+ * only needs a distribution of its own for its total. Stages that such an operation cannot have are left out.
  */
 enum only_stage {
 	ONLY_STAGE_SUBMIT,
@@ -58,7 +58,7 @@ struct hit_cell {
 	__u64 finished;
 	__u64 failed;
 	__u64 bytes;
-	__u64 readahead; /* requests that they started all the same */
+	__u64 readahead; /* requests that they started nevertheless */
 	struct hist stages[1];
 };
 CELLS(hit_cells, hit_cell);
@@ -74,13 +74,13 @@ struct request_cell {
 	__u64 finished;
 	__u64 failed;
 	__u64 bytes;
-	__u64 untimed; /* of the finished: in no distribution */
+	__u64 untimed; /* of the finished: only counted */
 	struct event_counts events;
 	struct hist stages[REQUEST_STAGES];
 };
 CELLS(request_cells, request_cell);
 
-/* One more of what happened, in the row of the request. */
+/* Count an event in the row of the request. */
 #define COUNT_EVENTS(state, what, times) \
 	do { \
 		struct request_cell *__cell = \
@@ -101,7 +101,7 @@ static __always_inline void advance(struct op_state *op, enum op_stage stage, __
 	}
 }
 
-/* What its task is at while none of its requests is in question. */
+/* The stage of a task while it waits for none of its requests. */
 static __always_inline enum op_stage own_stage(struct op_state *op)
 {
 	return op->in_journal ? OP_STAGE_JOURNAL : OP_STAGE_FS;
@@ -130,7 +130,7 @@ static __noinline int charge(struct op_state *op, struct done *done)
 	if (!op || !done)
 		return 0;
 	open_account(op);
-	/* It was on its way before the task went to sleep: until then the task had other work. */
+	/* It was issued before the task went to sleep: until then the task did other work. */
 	if (done->times.got < op->cursor_ns)
 		advance(op, own_stage(op), op->slept_ns);
 	if (done->events.below & EVENT_BELOW) {
@@ -148,7 +148,7 @@ static __noinline int charge(struct op_state *op, struct done *done)
 	return 0;
 }
 
-/* Nothing that it asked for is under way; what is read ahead may be. */
+/* None of its requests is in flight, except for readahead. */
 static __always_inline bool all_ended(struct op_state *op)
 {
 	return op->ended >= op->made - op->readahead;
@@ -160,7 +160,7 @@ static __always_inline void charge_last(struct op_state *op)
 
 	if (done) {
 		charge(op, done);
-		/* What the device above did with it then. */
+		/* The time in the stacked device. */
 		if (done->events.below & EVENT_BELOW)
 			advance(op, OP_STAGE_LAYERS, op->above_done_ns);
 		if (watches_interference())
@@ -171,8 +171,8 @@ static __always_inline void charge_last(struct op_state *op)
 }
 
 /*
- * Most operations wait once, for one request. Their account is made up at their end, from what the request passed; it
- * is opened earlier only if something else happens after that wait.
+ * Most operations wait once, for one request. They are charged at their end, from the times of that request; they
+ * are charged earlier only if something else happens after that wait.
  */
 static __always_inline void settle(struct op_state *op)
 {
@@ -183,9 +183,9 @@ static __always_inline void settle(struct op_state *op)
 	op->woken_ns = 0;
 }
 
-/* --- An operation hears of its requests --------------------------------------------------------------------------- */
+/* --- Completion of an operation's requests ------------------------------------------------------------------------ */
 
-/* The operation hears of a request that it may wait for, also of one that an earlier one of its task began. */
+/* Tell the operation about a request that it may wait for, even one that an earlier operation of its task began. */
 static __noinline int deliver(struct bio_state *state, struct bio_state *head)
 {
 	struct op_state *op;
@@ -201,7 +201,7 @@ static __noinline int deliver(struct bio_state *state, struct bio_state *head)
 	own = state->done.times.queued >= op->start_ns;
 	if (keeps_segments() && (own || op->slept_ns))
 		keep_child(op, state, head);
-	/* What was read ahead is waited for by a later operation, if by any. */
+	/* Readahead is waited for by a later operation, if at all. */
 	if (own ? state->apart & BIO_APART_READAHEAD : !op->slept_ns)
 		return 0;
 	place = state->made & (DONE - 1);
@@ -224,7 +224,7 @@ static __noinline int deliver(struct bio_state *state, struct bio_state *head)
 }
 
 /*
- * Where a point was not seen, its stage is empty and the next one has its time. Clocks of two CPUs may differ by some
+ * If a point was not seen, its stage is empty and the next one has its time. Clocks of two CPUs may differ by some
  * cycles, but no point comes before the one before it.
  */
 static __always_inline void fill_in(struct times *times, __u64 allocated)
@@ -291,7 +291,7 @@ static __noinline int count_request(struct bio_state *state)
 	return 0;
 }
 
-/* A bio that asked for a flush and had no data: the flush is a request of its own, or that of several who ask at once. */
+/* A flush without data: the flush itself is a request of its own, or shared by concurrent ones. */
 static __noinline int count_asked(struct bio_state *state)
 {
 	struct request_cell *cell;
@@ -304,7 +304,7 @@ static __noinline int count_asked(struct bio_state *state)
 	return 0;
 }
 
-/* The only request of an operation that is over is counted on its own. */
+/* The only request of an operation that has ended is counted by itself. */
 __noinline int release_only(__u32 place)
 {
 	struct op_state *op = op_at(place);
@@ -329,8 +329,9 @@ static __always_inline void release_counted(struct op_state *op)
 }
 
 /*
- * Not by who clears the rest of an operation: what did not wait for its request may end, and the next one begin here, while
- * that completes elsewhere, which is reported when it is read; a request that is cleared unread would be in flight for ever.
+ * Not by who clears the rest of an operation: what did not wait for its request may end, and the next one begin here,
+ * while that completes elsewhere, which is reported when it is read; a request that is cleared unread would be in
+ * flight for ever.
  */
 static __always_inline void drop_only(struct op_state *op)
 {
@@ -342,7 +343,7 @@ static __always_inline void drop_only(struct op_state *op)
 
 /* --- Operations are counted --------------------------------------------------------------------------------------- */
 
-/* How an operation ended: behind its times. */
+/* The result of an operation, after its times. */
 #define COUNT_RESULT(cell, result) \
 	do { \
 		if ((result) < 0) \
@@ -353,7 +354,7 @@ static __always_inline void drop_only(struct op_state *op)
 	} while (0)
 
 /*
- * One comparison, which the compiler does not make two of; and a value that the verifier takes for the same on both ways.
+ * A single comparison, and a value that the verifier considers equal on both branches.
  */
 #define COUNT_UP_TO(stage, until) \
 	do { \
@@ -367,7 +368,7 @@ static __always_inline void drop_only(struct op_state *op)
 
 #define COUNT_STAGE_UP_TO(name, from, to) COUNT_UP_TO(ONLY_STAGE_##name, times->to);
 
-/* One that made a single request and waited for it: the distributions of both are one, but for the whole time. */
+/* An operation with a single request that it waited for: both share distributions, except for the total. */
 static __noinline int count_with_request(struct op_state *op, struct done *done, __s64 result)
 {
 	struct owned_request_cell *owned_request = NULL;
@@ -416,7 +417,7 @@ static __noinline int count_with_request(struct op_state *op, struct done *done,
 	return 0;
 }
 
-/* Its only request, where that is of its own kind: a write may have to read what its page lacks. */
+/* Its only request, if that is of its own kind: a write may have to read the rest of its page. */
 static __always_inline struct done *shared_request(struct op_state *op)
 {
 	struct bio_state *state = bio_at(op->only - 1);
@@ -425,7 +426,7 @@ static __always_inline struct done *shared_request(struct op_state *op)
 	return state->op_kind == op->op_kind ? &state->done : NULL;
 }
 
-/* What follows is for the end of an operation, in global functions: the verifier looks at each of them alone. */
+/* The end of an operation, in global functions, which are verified separately. */
 __noinline int count_hit(__u32 place, __s64 result)
 {
 	struct op_state *op = op_at(place);
@@ -483,7 +484,7 @@ __noinline int count_interference(__u32 place)
 	return 0;
 }
 
-/* A stacked device took the bio, and a worker made the requests of it: all it waited for was that device. */
+/* A stacked device took the bio, and a worker made its requests: the operation only waited for that device. */
 static __noinline bool charge_above(struct op_state *op)
 {
 	if (!op || !op->above || op->held_until <= op->above_ns)
@@ -497,18 +498,18 @@ static __noinline bool charge_above(struct op_state *op)
 	return true;
 }
 
-/* The rest of its account, up to the end. */
+/* Charge the rest, up to the end. */
 __noinline int close_account(__u32 place)
 {
 	struct op_state *op = op_at(place);
 	bool held;
 
 	settle(op);
-	/* All was there before its task had to wait. */
+	/* Everything was complete before its task had to wait. */
 	if (op->last && all_ended(op))
 		charge_last(op);
 	open_account(op);
-	/* A stacked device was done before its task had to wait. */
+	/* The stacked device was done before its task had to wait. */
 	if (op->above && op->blocked && op->held_until < op->above_done_ns)
 		op->held_until = op->above_done_ns;
 	held = charge_above(op);

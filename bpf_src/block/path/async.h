@@ -3,8 +3,8 @@
  * Operations that their task does not wait for in a system call: io_uring and Linux AIO.
  *
  * Each has a kiocb, which lies at the very begin of the io_kiocb or aio_kiocb around it and is its key from the
- * submission to the end that is reported. While a task works on one (its submitter, or a worker of io_uring), that task has
- * a slot as well, which stands in for it: what the task queues and waits for belongs to the operation.
+ * submission to the end that is reported. While a task works on one (its submitter, or a worker of io_uring), that task
+ * has a slot as well, which stands in for it: what the task queues and waits for belongs to the operation.
  */
 #ifndef WPT_PATH_ASYNC_H
 #define WPT_PATH_ASYNC_H
@@ -27,7 +27,7 @@ struct aio_kiocb___known {
 #define SUBMISSIONS (1 << SUBMISSION_BITS)
 #define SUBMISSION_PROBES 16
 
-/* What was submitted, and no file system has got yet. What waits for a socket or another process may wait for ever. */
+/* Submissions that no file system has got yet. One that waits for a socket or another process may wait for ever. */
 struct submission {
 	__u64 key; /* 0: free */
 	__u64 start_ns;
@@ -45,7 +45,7 @@ static __always_inline struct submission *submission_at(__u32 place)
 	return &submissions[place];
 }
 
-/* Of each slot of `submissions`: the number of who submitted it. */
+/* For each slot of `submissions`: the number of the submitter. */
 __u32 submission_owners[SUBMISSIONS] SEC(".bss.sub_owners");
 
 static __always_inline __u32 *submission_owner(__u32 place)
@@ -54,7 +54,7 @@ static __always_inline __u32 *submission_owner(__u32 place)
 	return &submission_owners[place];
 }
 
-/* The kernel's own come by as well, such as those of loop devices: they are nowhere. */
+/* The kernel's own kiocbs come here as well, such as those of loop devices: they are in no table. */
 PLAIN_TABLE(submission, struct submission, key, SUBMISSION_BITS, SUBMISSION_PROBES)
 
 static __always_inline int submit(__u64 key, enum interface interface, __u64 user_data)
@@ -65,7 +65,7 @@ static __always_inline int submit(__u64 key, enum interface interface, __u64 use
 	if (!tracing || no_operations)
 		return 0;
 	if (filtering && !task_passes())
-		return 0; /* nor do its bios */
+		return 0; /* its bios are not either */
 	/* Or it was submitted before, and its end was never seen. */
 	submission = claim_submission(key, &place);
 	if (!submission) {
@@ -91,7 +91,7 @@ static __always_inline int submit(__u64 key, enum interface interface, __u64 use
 	return 0;
 }
 
-/* Its operation begins, when a file system gets it for the first time. */
+/* The operation begins when a file system gets the kiocb for the first time. */
 static __noinline struct op_state *begin_submitted(__u64 key)
 {
 	__u32 place = submission_place(key);
@@ -129,21 +129,21 @@ static __always_inline int on_uring_submit(struct io_kiocb *req)
 
 	if (opcode > 63 || !(URING_CALLS >> opcode & 1))
 		return 0;
-	/* Nobody hears of its end. */
+	/* Its end is not reported. */
 	if (BPF_CORE_READ(req, flags) & CQE_SKIP_SUCCESS) {
 		if (tracing && !no_operations && (!filtering || task_passes()))
 			COUNT(loss[PATH_CAUSE_SILENT]);
 		return 0;
 	}
-	/* 5.10 has it elsewhere, and is not used: there the end is not seen. */
+	/* 5.10 has it elsewhere, but asynchronous ends are not observed there. */
 	if (bpf_core_field_exists(req->cqe.user_data))
 		user_data = BPF_CORE_READ(req, cqe.user_data);
 	return submit((__u64)req, INTERFACE_URING, user_data);
 }
 
 /*
- * A file system that lies over another one (overlayfs, FUSE with passthrough) hands that a kiocb of its own, and keeps the
- * one that it got right behind it: struct backing_aio, and struct ovl_aio_req of the module before
+ * A file system that lies over another one (overlayfs, FUSE with passthrough) hands that a kiocb of its own, and keeps
+ * the one that it got right behind it: struct backing_aio, and struct ovl_aio_req of the module before
  * commit a6293b3e285c ("fs: factor out backing_file_{read,write}_iter() helpers", v6.8).
  * So what lies there is the key of one of ours, or it is none. Such file systems may lie over one another.
  */
@@ -165,7 +165,7 @@ __noinline __u64 wrapped_key(__u64 iocb)
 			bpf_probe_read_kernel(&key, sizeof(key),
 					      (void *)iocb + bpf_core_type_size(struct kiocb) + word * sizeof(key));
 			if ((__s64)key >= 0)
-				continue; /* no address of the kernel's */
+				continue; /* not a kernel address */
 			inner = key;
 			if (submission_place(key) < SUBMISSIONS)
 				return key;
@@ -180,7 +180,7 @@ __noinline __u64 wrapped_key(__u64 iocb)
 	return 0;
 }
 
-/* What was submitted begins, or what began is tried again. */
+/* A submission begins, or is retried. */
 static __always_inline struct op_state *op_of_kiocb(__u64 key)
 {
 	struct op_state *op = begin_submitted(key);
@@ -211,13 +211,13 @@ static __always_inline int issue_kiocb(struct kiocb *iocb, struct file *file, en
 			op->kind = OP_TRACED;
 		}
 	}
-	/* What no file system could do at once, it gets again. */
+	/* The file system gets a kiocb again that it could not complete at once. */
 	if (!op->made)
 		op->issued_ns = bpf_ktime_get_ns();
 	task = bpf_get_current_task();
 	stand_in = op_for(task);
 	if (!stand_in) {
-		/* Nobody will know whose its requests are. */
+		/* Its requests cannot be attributed. */
 		op->lost = true;
 		return 0;
 	}
@@ -234,7 +234,7 @@ struct super_block___stacked {
 	int s_stack_depth;
 } __attribute__((preserve_access_index));
 
-/* It is done, and no file system that is known here ever got it: not what is read from sockets and the like. */
+/* It ended, and no watched file system ever got it: a socket or the like is left out. */
 static __noinline int count_unentered(struct kiocb *iocb)
 {
 	struct file *file = BPF_CORE_READ(iocb, ki_filp);
@@ -243,14 +243,14 @@ static __noinline int count_unentered(struct kiocb *iocb)
 
 	if (!file || !is_stored(file, OP_KIND_READ, false) || !file_matches(file, false))
 		return 0;
-	/* What lies over another one may have its data on any device. */
+	/* A file system on top of another one may have its data on any device. */
 	super = (void *)BPF_CORE_READ(file, f_inode, i_sb);
 	if (row_of_file(file, &slot, false) || BPF_CORE_READ(super, s_stack_depth))
 		COUNT(loss[PATH_CAUSE_UNENTERED]);
 	return 0;
 }
 
-/* It ended, and no file system had it: a socket, a pipe, or it was called off. */
+/* It ended without a file system: a socket, a pipe, or it was cancelled. */
 static __noinline int forget_submitted(__u64 key, __s64 result)
 {
 	__u32 place = submission_place(key);
@@ -265,7 +265,7 @@ static __noinline int forget_submitted(__u64 key, __s64 result)
 
 #define EIOCBQUEUED 529 /* include/linux/errno.h: it ends later */
 
-/* The task goes on, and what it stands in for is still under way: it waits for something, and is no page-cache hit. */
+/* The task goes on while the operation is still in flight: it waits for something, so it is no page-cache hit. */
 static __always_inline void outlives(struct op_state *stand_in)
 {
 	struct op_state *op = op_at(stand_in->target);
@@ -282,10 +282,10 @@ static __always_inline int on_async_end(__u64 key, __s64 result)
 	if (!op)
 		return forget_submitted(number_of(key), result);
 	now = bpf_ktime_get_ns();
-	/* From the completion of what came last to the moment when it is reported. */
+	/* From the last completion to the report of the end. */
 	if (op->last && !op->woken_ns)
 		op->woken_ns = now;
-	/* A stacked device had it until now, and nobody saw which requests it made. No task slept for it. */
+	/* A stacked device had it until now, and its requests were not seen. No task slept for it. */
 	if (op->above) {
 		settle(op);
 		open_account(op);
@@ -302,7 +302,7 @@ struct io_uring_cqe___known {
 	__s32 res;
 } __attribute__((preserve_access_index));
 
-/* A completion that is not the last one of its operation names none. */
+/* A completion that is not the last one of its operation does not name it. */
 static __always_inline int on_uring_complete(__u64 *ctx)
 {
 	__s32 result;
@@ -354,7 +354,7 @@ static __always_inline int on_aio_leave(void)
 	return 0;
 }
 
-/* It lies where the kiocb of a read or write does. */
+/* It is at the offset of the kiocb of a read or write. */
 struct fsync_iocb___known {
 	struct file *file;
 	struct {

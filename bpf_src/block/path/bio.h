@@ -33,8 +33,8 @@ static __always_inline void look_at_position(struct op_state *op)
 }
 
 /*
- * Whether readahead fetches only what its operation did not ask for. The kernel marks what was asked for as readahead
- * as well, so the pages decide. Those of no file (compressed, metadata) count as asked for.
+ * Whether readahead only fetches pages that its operation did not ask for. The kernel marks requested pages as readahead
+ * as well, so the pages decide. Pages without a file (compressed data, metadata) count as asked for.
  */
 static __noinline bool is_beyond(struct op_state *op, struct bio *bio)
 {
@@ -83,7 +83,7 @@ static __always_inline void no_place(struct op_state *op)
 static __always_inline void start_bio(struct bio_state *state, __u64 key, enum bio_kind kind, __u64 now)
 {
 	if (state->bio == key && state->kind == BIO_KIND_HEAD && !state->empty)
-		COUNT(loss[PATH_CAUSE_UNMATCHED_START]); /* the bio is used again: its last end went unseen */
+		COUNT(loss[PATH_CAUSE_UNMATCHED_START]); /* the bio was reused: its previous end was not seen */
 	state->bio = key;
 	state->kind = kind;
 	__builtin_memset(&state->apart, 0, 4);
@@ -107,7 +107,7 @@ static __always_inline void note_submitter(struct bio_state *state)
 	state->tid = ids;
 }
 
-/* Its requests are those of the devices below. */
+/* Its requests are on the devices below. */
 static __always_inline bool is_stacked(struct bio *bio, bool trusted)
 {
 	return !FIELD(trusted, bio_queue(bio, trusted), mq_ops);
@@ -176,7 +176,7 @@ static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_k
 	if (above) {
 		op->above = key;
 		op->above_ns = state->done.times.queued;
-		/* It may end before its task sleeps for it: no page cache served that. */
+		/* It may end before its task sleeps for it, but it is no page-cache hit. */
 		if (!reads_ahead(op, bio, flags))
 			op->blocked = true;
 	} else {
@@ -186,7 +186,7 @@ static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_k
 	return 0;
 }
 
-/* A stacked device made it of a bio above, and it belongs to whom that belongs; who sends it may be a worker. */
+/* A stacked device made it from a bio above and inherits its owner; a worker may be sending it. */
 static __noinline int take_linked(struct bio *bio, struct bio_state *link)
 {
 	struct bio_state *upper, *state;
@@ -202,7 +202,7 @@ static __noinline int take_linked(struct bio *bio, struct bio_state *link)
 	top_ns = link->top_ns;
 	link->bio = 0;
 	if (!upper) {
-		/* It is over: a mirror may be written later. */
+		/* That one has ended: a mirror may be written later. */
 		if (bio_is_wanted(bio, false))
 			take(bio, NULL, BIO_KIND_QUEUED, false);
 		return 0;
@@ -222,7 +222,7 @@ static __noinline int take_linked(struct bio *bio, struct bio_state *link)
 	state->done.events.below = EVENT_BELOW;
 	if (!state->layer)
 		state->apart |= BIO_APART_BELOW;
-	/* The devices have it since the first of them got it. */
+	/* It is with the devices since the first of them got it. */
 	else if (op)
 		op->above_ns = top_ns;
 	inherit(state, upper);
@@ -235,7 +235,7 @@ static __noinline int take_linked(struct bio *bio, struct bio_state *link)
 	return 0;
 }
 
-/* A bio that is known: a stacked device made it or sends it on, or it is what a split left. */
+/* A known bio: a stacked device made it or sends it on, or it is the rest of a split. */
 static __always_inline bool is_known(__u64 bio, struct op_state *op)
 {
 	struct bio_state *state = find_bio(bio);
@@ -249,8 +249,8 @@ static __always_inline bool is_known(__u64 bio, struct op_state *op)
 }
 
 /*
- * A cgroup's limit may hold the bio back from here on; who sends it on later is a worker. Where each bio comes by, only
- * operations are looked at.
+ * A cgroup's limit may hold the bio back from here on; a worker sends it on later. Where every bio comes by, only those
+ * of operations are considered.
  */
 static __always_inline int on_bio_throttle(struct bio *bio, bool each, bool trusted)
 {
@@ -295,7 +295,7 @@ static __always_inline int on_bio_queue(struct bio *bio, bool trusted)
 		if (op->last) {
 			struct done *done = done_at(op, op->last);
 
-			/* The one before it completed in this very task: it was waited for by running it. */
+			/* The previous one completed in this task itself, which spent the wait running it. */
 			if (done && done->events.inline_ && all_ended(op))
 				charge_last(op);
 			op->last = 0;
@@ -304,11 +304,11 @@ static __always_inline int on_bio_queue(struct bio *bio, bool trusted)
 	return take(bio, op, BIO_KIND_QUEUED, trusted);
 }
 
-/* Its front becomes a bio of its own, and completes into the rest. */
+/* Its front becomes a bio of its own, whose completion counts in the rest. */
 static __always_inline int on_bio_split(struct bio *front, __u64 sector, bool trusted)
 {
 	__u64 cut_from = (__u64)FIELD(trusted, front, bi_private);
-	/* dm says it of the bio itself, which may have none; 0 is what a free slot has. */
+	/* dm reports the bio itself, which may have no parent; 0 marks a free slot. */
 	struct bio_state *rest = cut_from ? find_bio(cut_from) : NULL;
 	struct op_state *op = NULL;
 	struct bio_state *state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Which system call a task is in, whatever hook asks. */
+/* The system call that a task is in, for any hook. */
 #ifndef WPT_PATH_CALL_H
 #define WPT_PATH_CALL_H
 
@@ -22,7 +22,7 @@ struct pt_regs___arm64_call {
 #define TS_COMPAT 2 /* arch/x86/include/asm/thread_info.h */
 #define PSR_MODE32_BIT 0x10 /* arch/arm64/include/uapi/asm/ptrace.h */
 
-/* Programs of 32 bits number their calls otherwise. */
+/* 32-bit programs have other numbers for their calls. */
 static __always_inline bool is_foreign_call(struct task_struct *task, struct pt_regs *regs, bool typed)
 {
 	struct thread_info___x86 *info = (void *)__builtin_preserve_access_index(&task->thread_info);
@@ -33,15 +33,15 @@ static __always_inline bool is_foreign_call(struct task_struct *task, struct pt_
 	return bpf_core_field_exists(info->status) && FIELD(typed, info, status) & TS_COMPAT;
 }
 
-/* What is no system call of this machine's own. */
+/* Classes of calls other than native system calls. */
 enum call_class {
-	CALL_CLASS_SYSTEM_CALL, /* it is one: by its number */
-	CALL_CLASS_FOREIGN, /* of a program of 32 bits */
+	CALL_CLASS_SYSTEM_CALL, /* a native one, by its number */
+	CALL_CLASS_FOREIGN, /* of a 32-bit program */
 	CALL_CLASS_PAGEFAULT,
 	CALL_CLASS_SWAPIN,
 	CALL_CLASS_URING, /* a worker of io_uring */
 	CALL_CLASS_KERNEL, /* a thread of the kernel */
-	CALL_CLASS_NONE, /* a task that is in none */
+	CALL_CLASS_NONE, /* a task outside of system calls */
 };
 EXPORT_ENUM(call_class);
 
@@ -56,7 +56,7 @@ EXPORT_ENUM(call_class);
 /*
  * What the task had in its registers when it entered the kernel. Before
  * commit dd6e10fbd9fb ("bpf: Add bpf_task_pt_regs() helper", v5.15)
- * they are sought where the kernel puts them: at the top of a stack of this size, if that is no debugging kernel's.
+ * they are looked up where the kernel puts them: at the top of a stack of this size, except on debugging kernels.
  */
 #define STACK_BYTES 16384
 
@@ -64,7 +64,7 @@ enum bpf_func_id___registers {
 	BPF_FUNC_task_pt_regs___registers = 175,
 };
 
-/* `typed`: the verifier knows what both are, and fields are read as they lie there. */
+/* `typed`: the verifier knows the types of both, and fields are read by plain loads. */
 static __always_inline __u64 call_in(struct task_struct *task, struct pt_regs *regs, bool typed)
 {
 	struct pt_regs___arm64_call *arm64 = (void *)regs;
@@ -74,7 +74,7 @@ static __always_inline __u64 call_in(struct task_struct *task, struct pt_regs *r
 	if (bpf_core_field_exists(arm64->syscallno)) {
 		number = FIELD(typed, arm64, syscallno);
 	} else {
-		/* An exception leaves -1, and what is no user's are no registers of one. */
+		/* An exception leaves -1, and a kernel thread has no user registers. */
 		number = (FIELD(typed, x86, cs) & 3) == 3 ? (__s64)FIELD(typed, x86, orig_ax) : -1;
 	}
 	if (number < 0 || number >= CALL_NUMBERS)

@@ -5,7 +5,7 @@
 
 #include "lib/wptrace.h"
 
-/* What Python sets for each of them. */
+/* Set by Python for each call. */
 enum call_kind {
 	CALL_KIND_NONE,
 	CALL_KIND_READ,

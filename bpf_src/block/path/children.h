@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * With --children: the processes that descend from the one that is asked for. They are marked when they are forked, as
- * one whose parent has ended is init's child. Those that were there before are found by their parents, or by Python.
+ * With --children: the descendants of the wanted process. They are marked when they fork, as
+ * an orphan becomes a child of init. Existing ones are found through their parents, or by Python.
  */
 #ifndef WPT_PATH_CHILDREN_H
 #define WPT_PATH_CHILDREN_H
@@ -17,8 +17,8 @@ extern __u32 filter_tgid; /* lib/filters/task.h */
 #define GENERATIONS 16
 
 /*
- * By tgid, as the first namespace has it: when the process was started, as a number may be given to another one. 0: it is
- * Python that found it, and the first look says.
+ * By tgid of the initial namespace: the start time of the process, since tgids are reused. 0:
+ * found by Python, and filled in on first use.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -27,7 +27,7 @@ struct {
 	__type(value, __u64);
 } descendants SEC(".maps");
 
-/* Whether that process is among those above a task. Global, and of numbers: the verifier looks at the loop once. */
+/* Whether that process is an ancestor of a task. Global, with scalar arguments: the loop is verified once. */
 __noinline __u32 descends_from(__u64 address, __u32 tgid)
 {
 	struct task_struct *task = (void *)address;
@@ -45,7 +45,7 @@ __noinline __u32 descends_from(__u64 address, __u32 tgid)
 			found = BPF_CORE_READ(task, tgid);
 		if (found == tgid)
 			return 1;
-		/* What has no number in that namespace stands above all that have. */
+		/* A process without a pid in that namespace is above all that have one. */
 		if (found <= 1)
 			break;
 	}
@@ -85,7 +85,7 @@ static __always_inline int on_fork(struct task_struct *child)
 {
 	__u32 number = BPF_CORE_READ(child, tgid), tgid = filter_tgid;
 
-	/* A thread is of its process. */
+	/* A thread belongs to its process. */
 	if (!tgid || number == bpf_get_current_pid_tgid() >> 32)
 		return 0;
 	if (tgid == current_ids() >> 32 || is_descendant(tgid))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * What held a bio before it got a request. A task that goes to sleep with a bio in its hands sleeps in whatever holds
- * that, and its stack shows in what. So a bio that nothing holds costs no more than the note that it is in hand.
+ * The controllers that hold bios before they get a request. A task that goes to sleep while it submits a bio sleeps in
+ * whatever holds the bio, and its stack shows in what. So a bio that nothing holds only costs a note that it is in hand.
  */
 #ifndef WPT_PATH_CONTROLLERS_H
 #define WPT_PATH_CONTROLLERS_H
@@ -9,7 +9,7 @@
 #include "block/path/state.h"
 #include "block/path/interference.h"
 
-/* Of operations or requests that a controller held, only of those. */
+/* Only operations or requests that a controller held. */
 struct held_cell {
 	__u64 unused;
 	struct hist stages[CONTROLLERS];
@@ -23,14 +23,14 @@ struct {
 } held_op_cells SEC(".maps"), held_request_cells SEC(".maps");
 
 struct held {
-	__u64 since; /* when the operation began or the bio was queued: else it is of an earlier one of the slot */
-	__u64 until; /* of an operation: what lies before it has been counted */
+	__u64 since; /* when the operation began or the bio was queued; otherwise stale, from earlier use of the slot */
+	__u64 until; /* of an operation: time before it has been counted */
 	__u64 by[CONTROLLERS];
 	__u16 tag_queue; /* as in a record, the last one */
-	bool needs_tag; /* of a bio: that is what its task is about to sleep for */
+	bool needs_tag; /* of a bio: the controller that its task is about to sleep in */
 };
 
-#define PHASES 4 /* of one bio; what holds it then is taken for the last of them */
+#define PHASES 4 /* of one bio; more are added to the last of them */
 #define NOBODY CONTROLLERS
 
 struct phase {
@@ -64,11 +64,11 @@ static __always_inline struct hold *hold_of(struct bio_state *state)
 	return &holds[place];
 }
 
-/* --- Who has which bio in hand ------------------------------------------------------------------------------------ */
+/* --- Bios in hand ------------------------------------------------------------------------------------------------- */
 
-#define HANDS 1024 /* of more CPUs some share one, and know less */
+#define HANDS 1024 /* with more CPUs some share one, and lose information */
 
-/* Written by its CPU at each bio, so it has a line of the cache for itself. */
+/* Written by its CPU at each bio, so it has a cache line of its own. */
 struct hand {
 	__u64 task;
 	struct in_hand bio;
@@ -85,13 +85,13 @@ static __always_inline struct hand *this_hand(void)
 	return &hands[cpu];
 }
 
-/* --- In what a task sleeps ---------------------------------------------------------------------------------------- */
+/* --- Functions to sleep in ---------------------------------------------------------------------------------------- */
 
-/* Where the code is that waits for each, set by Python; 0: not in this kernel, or not known. */
+/* Addresses of the functions that wait for each, set by Python; 0: not in this kernel, or unknown. */
 __u64 code_begin[CONTROLLERS];
 __u64 code_bytes[CONTROLLERS];
 
-/* Global, so that the verifier looks at it once; it takes numbers only. */
+/* Global, with scalar arguments, so that it is verified once. */
 __noinline __u32 controller_at(__u64 address)
 {
 	__u32 by;
@@ -184,7 +184,7 @@ static __noinline int on_tag_wait(struct blk_mq_hw_ctx___known *queue)
 	return 0;
 }
 
-/* It is known already that it sleeps for a tag. */
+/* It is already known to sleep for a tag. */
 static __always_inline bool is_tag_wait(struct bio_state *state)
 {
 	struct held *held = &hold_of(state)->held;
@@ -195,7 +195,7 @@ static __always_inline bool is_tag_wait(struct bio_state *state)
 	return known;
 }
 
-/* The task goes on; a worker sends it when the writes before it are done. */
+/* The task goes on; a worker sends the bio when earlier writes are done. */
 static __noinline int on_zone_plug(void)
 {
 	struct bio_state *state = bio_in_hand();
@@ -203,12 +203,12 @@ static __noinline int on_zone_plug(void)
 	if (!state)
 		return 0;
 	begin_phase(state, CONTROLLER_ZONE, bpf_ktime_get_ns());
-	/* Whatever the task sleeps for now, it is not what holds this one. */
+	/* Whatever the task sleeps for now does not hold this bio. */
 	this_hand()->bio.place = 0;
 	return 0;
 }
 
-/* Its task goes to sleep: whatever that sleeps in holds it, if it has no request yet. */
+/* Its task goes to sleep: what it sleeps in holds the bio, if it has no request yet. */
 static __always_inline void begin_held(void *ctx, struct bio_state *state, __u64 now)
 {
 	if (state->kind == BIO_KIND_QUEUED && !is_tag_wait(state))
@@ -216,7 +216,7 @@ static __always_inline void begin_held(void *ctx, struct bio_state *state, __u64
 }
 
 /*
- * The task of this CPU leaves it. Whoever has an operation takes the bio in hand along; of others only the first sleep
+ * The task leaves this CPU. A task with an operation takes the bio in hand along; of others only the first sleep
  * is seen.
  */
 static __noinline int put_down(void *ctx, __u64 task, bool sleeps)
@@ -255,7 +255,7 @@ static __always_inline void pick_up(struct op_state *op, __u64 task)
 	bio->place = 0;
 }
 
-/* A worker sends on what a limit held; or its own task does, as it may have passed. */
+/* A worker sends on a bio that a limit held, or its own task does if it was not held after all. */
 static __noinline int release(struct bio_state *state)
 {
 	struct hand *hand = this_hand();
@@ -287,7 +287,7 @@ static __always_inline void count_held(void *cells, __u32 key, struct held *held
 	}
 }
 
-/* What an operation has of that: of several bios that were held at a time, each moment once. */
+/* The time that counts for an operation: while several bios are held at once, it counts once. */
 static __always_inline void hold_op(struct op_state *op, __u64 by, __u64 begin, __u64 end)
 {
 	struct held *held = held_op(op);
@@ -304,7 +304,7 @@ static __always_inline void hold_op(struct op_state *op, __u64 by, __u64 begin, 
 	held->by[by] += end - begin;
 }
 
-/* The request of a bio that was held is complete, so it is known when the bio got it. */
+/* The request of a held bio is complete, so the time of G is known. */
 __noinline int count_held_request(__u32 place)
 {
 	struct bio_state *state = bio_at(place);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Requests at their driver: handed to the device (H) and seen to complete (S). Tracepoints of drivers are in modules, whose
+ * Requests in the driver: passed to the device (H) and seen to complete (S). Tracepoints of drivers are in modules, whose
  * types 5.10 does not have, and 6.12 hands such arguments over as pointers that may be NULL; copying works everywhere.
  */
 #ifndef WPT_PATH_DRIVERS_H
@@ -9,7 +9,7 @@
 #include "block/path/request.h"
 #include "block/path/interference.h"
 
-/* nvme prepares its command before the block layer says that it was issued, and then hands it over at once. */
+/* nvme sets up its command before the block layer reports the issue, and then passes it on at once. */
 static __always_inline int on_request_setup(struct request *rq, bool trusted)
 {
 	struct bio_state *state = begin_issue(rq, trusted);

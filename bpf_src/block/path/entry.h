@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* How tasks come to operations and leave them: by a file system, by the functions of all of them, by system calls. */
+/* Begin and end of a task's operations: at file systems, at functions common to all files, or at system calls. */
 #ifndef WPT_PATH_ENTRY_H
 #define WPT_PATH_ENTRY_H
 
@@ -8,7 +8,7 @@
 #include "block/path/async.h"
 #include "block/path/inner.h"
 
-/* A file system gets it; an asynchronous one has its end elsewhere. */
+/* A file system gets it; an asynchronous one ends elsewhere. */
 static __always_inline int on_kiocb_enter(struct kiocb *iocb, struct iov_iter *iter, enum op_kind kind)
 {
 	struct file *file = iocb->ki_filp;
@@ -32,7 +32,7 @@ static __always_inline int on_kiocb_leave(struct kiocb *iocb, __s64 result)
 		free_op(op);
 		return 0;
 	}
-	/* It was moved by what was done, and before that to the end of a file that is only appended to. */
+	/* The position has moved by the result, and before that to the end of the file if it is only appended to. */
 	if (recording && op->made && op->offset < 0 && result >= 0)
 		op->offset = iocb->ki_pos - result;
 	return finish(op, iocb->ki_filp, result, now, true);
@@ -53,7 +53,7 @@ static __always_inline loff_t *fourth(__u64 *ctx)
 
 	if (bpf_core_enum_value_exists(enum bpf_func_id___known, BPF_FUNC_get_func_arg___known))
 		return (void *)ctx[3];
-	/* Or the place is computed once for both, and the verifier forbids to load from there. */
+	/* Otherwise the compiler computes the address once for both, which the verifier refuses to load from. */
 	barrier_var(copied);
 	bpf_probe_read_kernel(&position, sizeof(position), copied + 3);
 	return position;

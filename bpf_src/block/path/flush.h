@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * What a write with PREFLUSH or FUA waited for besides its data: flushes of the device's cache, which the block layer
- * makes as requests of their own, for all writes that just wait for one. They are found by their device and time.
+ * Flushes of the device's cache that a write with PREFLUSH or FUA waits for besides its data. The block layer
+ * sends them as separate requests, for all writes that wait at the time. They are found by device and time.
  */
 #ifndef WPT_PATH_FLUSH_H
 #define WPT_PATH_FLUSH_H
@@ -36,13 +36,13 @@ static __always_inline void note_flush(struct done *done)
 	flush->completed = done->times.completed;
 }
 
-/* Global: of what it returns the verifier knows nothing, so a loop has one way and not one for each slot. */
+/* Global: its result is unknown to the verifier, so a loop has one path, not one for each slot. */
 __noinline __u64 greater(__u64 one, __u64 other)
 {
 	return one > other ? one : other;
 }
 
-/* How much of a time this one took; 0 for that of another device, and for one that was not waited for. */
+/* The overlap of this flush with a time; 0 if it is on another device, or was not waited for. */
 __noinline __u64 flush_within(__u32 place, __u32 dev, __u64 begin, __u64 end)
 {
 	struct flush *flush = flush_at(place);
@@ -53,7 +53,7 @@ __noinline __u64 flush_within(__u32 place, __u32 dev, __u64 begin, __u64 end)
 	return flush->dev == dev && to <= end && to > from ? to - from : 0;
 }
 
-/* How much of a time one of them took; a global function, which takes numbers only. */
+/* The overlap of any of them with a time; global, with scalar arguments. */
 __noinline __u64 flushed(__u32 dev, __u64 begin, __u64 end)
 {
 	__u64 most = 0;
@@ -64,7 +64,7 @@ __noinline __u64 flushed(__u32 dev, __u64 begin, __u64 end)
 	return most;
 }
 
-/* Before the data between G and D, behind it between C and the end, which is unknown for a lone request. */
+/* A preflush lies between G and D, a postflush between C and the end, which is unknown for a lone request. */
 static __always_inline void fill_flushes(struct io_record *record, struct done *done, __u64 now)
 {
 	__u64 from, to;

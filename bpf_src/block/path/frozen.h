@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * A frozen file system holds up a write before it gets it. Where operations begin when a file system gets them, that write
- * begins here, without a file: begin() knows which one it is.
+ * A frozen file system blocks a write before it gets it. Where operations begin in a file system, that write
+ * begins here, without a file: begin() finds it again.
  */
 #ifndef WPT_PATH_FROZEN_H
 #define WPT_PATH_FROZEN_H
@@ -19,15 +19,15 @@ struct super_block___frozen {
 	struct sb_writers___frozen s_writers;
 } __attribute__((preserve_access_index));
 
-/* The kernel's functions for writes, from which a file system surely gets what is held up; 0: not known. */
+/* The kernel's functions for writes, after which a file system surely gets the blocked write; 0: unknown. */
 #define WRITE_FUNCTIONS 4
 __u64 write_begin[WRITE_FUNCTIONS];
 __u64 write_bytes[WRITE_FUNCTIONS];
 
-/* How deep below the program they are looked for: behind the trampoline, and the function that waits. */
+/* The number of frames to search for them, past the trampoline and the function that waits. */
 #define FROZEN_FRAMES 8
 
-/* Global: the verifier looks at its loop once. */
+/* Global: its loop is verified once. */
 __noinline bool is_in_write(__u64 address)
 {
 	int number;
@@ -54,7 +54,7 @@ static __noinline bool comes_from_write(void *ctx)
 	return false;
 }
 
-/* Called where somebody has the lock for himself, or is about to; most of these locks are of other things. */
+/* Called when a writer has the lock or is about to; most of these locks belong to other things. */
 static __always_inline int on_shared_lock(void *ctx, __u64 lock)
 {
 	struct super_block___frozen *super =

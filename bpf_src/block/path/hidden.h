@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Disks whose number sysfs does not show, as it may not be opened: the paths of an NVMe multipath. They are found by
- * their names. Bios come to them from the head alone, so only what was sent there looks for them.
+ * Disks without a device number in sysfs, since they cannot be opened: the paths of an NVMe multipath. They are found by
+ * name. Only the multipath head sends bios to them, so only its bios are looked up here.
  */
 #ifndef WPT_PATH_HIDDEN_H
 #define WPT_PATH_HIDDEN_H
@@ -20,7 +20,7 @@ struct hidden_disk {
 
 struct hidden_disk hidden_disks[HIDDEN];
 
-/* The slot of its disk, or UNLISTED_SLOT. Global, and of a number: the verifier looks at its loop once. */
+/* The slot of its disk, or UNLISTED_SLOT. Global, with a scalar argument: its loop is verified once. */
 __noinline __u32 hidden_slot(__u64 request)
 {
 	struct request___with_disk *old = (void *)request;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * What may happen inside of another operation: syncs (a write with O_SYNC), page faults (of the buffer that is read
- * into), waits for a journal. There it is part of that operation; alone, a sync or a fault is one itself.
+ * Operations within another operation: syncs (of a write with O_SYNC), page faults (on the buffer that is read
+ * into), waits for a journal. They are part of the outer one; a sync or fault by itself is an operation.
  */
 #ifndef WPT_PATH_INNER_H
 #define WPT_PATH_INNER_H
@@ -12,7 +12,7 @@
 
 /* --- Syncs and page faults ---------------------------------------------------------------------------------------- */
 
-/* They are few: each has an account of its own from the beginning. */
+/* They are rare, so each is charged from its beginning. */
 static __noinline int begin_rare(struct file *file, enum op_kind kind, __s64 offset, __u64 length)
 {
 	struct op_state *op;
@@ -113,7 +113,7 @@ static __always_inline int on_sync_enter_all(void)
 #define EIO 5
 #define ENOMEM 12
 
-/* A page that is there, or why it is not: a copy, or the verifier looks at all that follows for each of the three. */
+/* The page, or an error. A copy: otherwise the verifier follows the rest of the code for each of the three cases. */
 static __always_inline __s64 fault_result(__u32 flags)
 {
 	__s64 result = 1 << page_shift;
@@ -153,7 +153,7 @@ static __noinline int on_journal_wait(__u64 journal, __u32 transaction)
 	if (!op || op->kind != OP_TRACED)
 		return 0;
 	settle(op);
-	/* All was there before its task had to wait. */
+	/* Everything was complete before its task had to wait. */
 	if (op->last && all_ended(op))
 		charge_last(op);
 	open_account(op);
@@ -163,7 +163,7 @@ static __noinline int on_journal_wait(__u64 journal, __u32 transaction)
 	op->in_journal = true;
 	if (!transaction)
 		return 0;
-	/* It was not on the disk when it was asked for: if it is by now, it was made while this task did not run. */
+	/* It was not on the disk at the start of the wait: if it is now, it was committed while this task did not run. */
 	place = claim_journal(journal);
 	op->transaction = transaction;
 	op->journal = place < JOURNALS ? place + 1 : 0;

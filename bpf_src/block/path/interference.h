@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Interference: what took the CPU from an operation, and what kept the interrupt of its request waiting. */
+/* Interference: whatever took the CPU from an operation, or delayed the interrupt of its request. */
 #ifndef WPT_PATH_INTERFERENCE_H
 #define WPT_PATH_INTERFERENCE_H
 
@@ -18,7 +18,7 @@ struct cpu_state {
 	__u32 off_pid;
 	__u32 padding;
 	char off_name[NAME_BYTES];
-	__u64 frames[FRAMES]; /* of the task that just leaves it */
+	__u64 frames[FRAMES]; /* of the task that is leaving it */
 };
 
 CELLS(cpu_states, cpu_state);
@@ -76,7 +76,7 @@ static __always_inline void add_before_wakeup(struct op_state *op, struct task_s
 	bpf_probe_read_kernel(mine->name, sizeof(mine->name), before->comm);
 }
 
-/* The operation that an interrupt holds up: that of the task which it interrupted. */
+/* The operation that an interrupt delays: that of the interrupted task. */
 static __always_inline struct op_state *interrupted(void)
 {
 	struct op_state *op = op_of(bpf_get_current_task());
@@ -147,7 +147,7 @@ static __always_inline int on_softirq_exit(__u32 number)
 	return 0;
 }
 
-/* A request that completes in an interrupt handler was seen when that began, unless it was made after it. */
+/* A request that completes in an interrupt handler was seen when the handler began, unless it was issued later. */
 static __always_inline void see_by_handler(struct bio_state *state)
 {
 	struct cpu_state *cpu = this_cpu();
@@ -160,7 +160,7 @@ static __always_inline void see_by_handler(struct bio_state *state)
 
 /* --- Interrupts that were late ------------------------------------------------------------------------------------ */
 
-/* A CPU that takes interrupts ticks every tick_ns. Where it did not, something kept them off: the task that runs now. */
+/* A CPU with interrupts on ticks every tick_ns. If it did not, they were off, because of the task that runs now. */
 static __always_inline int on_tick(void)
 {
 	struct cpu_state *cpu = this_cpu();
@@ -179,8 +179,8 @@ static __always_inline int on_tick(void)
 }
 
 /*
- * The interrupt of a request may have been held up with all others. Which of the two that wait is served first when
- * they are let in again, the tick or the device's, differs between machines.
+ * The interrupt of a request may have been delayed with all others. Which pending one is served first when
+ * interrupts are on again, the tick or the device's, differs between machines.
  */
 static __always_inline void find_irq_delay(struct bio_state *state)
 {

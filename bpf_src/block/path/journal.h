@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Commits of ext4's journals: who commits, with which requests, and who had put most into it. An operation that waited
- * for one tells it. Only what hooks hand over as a number is used, since 5.10 does not have the types of modules.
+ * Commits of ext4's journals: who commits, with which requests, and who contributed most. An operation that waited
+ * for one reports it. Only scalar arguments of hooks are used, since 5.10 does not have the types of modules.
  */
 #ifndef WPT_PATH_JOURNAL_H
 #define WPT_PATH_JOURNAL_H
@@ -11,18 +11,18 @@
 #include "lib/filter.h"
 
 #define JOURNALS 16
-#define COMMITS 4 /* of each journal that are remembered: who waited for one may be reported some time later */
+#define COMMITS 4 /* to keep of each journal: an operation that waited for one may be reported later */
 #define WRITERS 4
 
 struct writer {
 	__u32 pid; /* 0: free */
 	__u32 handles;
 	__u32 blocks;
-	__u32 rank; /* what it put in, and what he had whose slot it took: so the largest of all keeps a slot */
+	__u32 rank; /* its contribution, plus that of the entry it replaced: so the largest one keeps a slot */
 	char comm[NAME_BYTES];
 };
 
-/* What goes into one while it fills. */
+/* The contributors of a transaction while it is open. */
 struct transaction {
 	__u32 number;
 	__u32 handles;
@@ -31,7 +31,7 @@ struct transaction {
 	struct writer writers[WRITERS];
 };
 
-/* Of one journal: by the device of its file system. One fills while the one before it commits. */
+/* By device of the file system. One transaction is open while the previous one commits. */
 struct filling {
 	__u32 dev; /* 0: free */
 	__u32 used; /* when last, in about milliseconds */
@@ -44,13 +44,13 @@ struct journal_state {
 	__u64 written_ns; /* when the data of its last request with FUA was, and where */
 	__u32 dev;
 	__u32 unused;
-	struct commit now; /* its pid is 0 while nobody commits */
+	struct commit now; /* the pid is 0 while nobody commits */
 	struct commit done[COMMITS];
 };
 
 struct filling fillings[JOURNALS];
 struct journal_state journals[JOURNALS];
-__u32 committing; /* how many of them just do */
+__u32 committing; /* how many are committing */
 
 static __always_inline struct journal_state *journal_at(__u32 place)
 {
@@ -58,7 +58,7 @@ static __always_inline struct journal_state *journal_at(__u32 place)
 	return &journals[place];
 }
 
-/* Global functions, as in state.h: the verifier looks at their loops once. */
+/* Global functions, as in state.h: their loops are verified once. */
 __noinline __u32 journal_place(__u64 journal)
 {
 	__u32 place;
@@ -87,7 +87,7 @@ static __always_inline struct filling *filling_at(__u32 place)
 	return &fillings[place];
 }
 
-/* The slot of this device, or a free one, or that of the device whose last change was the longest ago. */
+/* The slot of this device, or a free one, or that of the device with the least recent change. */
 __noinline __u32 filling_place(__u32 dev)
 {
 	__u32 now = bpf_ktime_get_ns() >> 20;
@@ -122,7 +122,7 @@ static __always_inline struct transaction *transaction_of(__u32 dev, __u32 numbe
 	return number & 1 ? &filling->transactions[1] : &filling->transactions[0];
 }
 
-/* A free one, or that of the journal whose last commit is the longest ago; JOURNALS if all of them commit. */
+/* A free one, or that of the journal with the least recent commit; JOURNALS if all are committing. */
 __noinline __u32 free_journal(void)
 {
 	__u32 place, oldest = JOURNALS;
@@ -141,7 +141,7 @@ __noinline __u32 free_journal(void)
 	return oldest;
 }
 
-/* Whoever waits for its commit may be here before the commit begins. */
+/* A task that waits for its commit may get here before the commit begins. */
 static __always_inline __u32 claim_journal(__u64 journal)
 {
 	__u32 place = journal_place(journal);
@@ -184,7 +184,7 @@ static __always_inline int on_commit_start(__u64 journal)
 	return 0;
 }
 
-/* By the task that commits, when all is written: which one it was, and what had gone into it. */
+/* In the committing task, once everything is written: which transaction it was, and its contents. */
 static __always_inline int on_commit_written(__u32 dev, __u32 number)
 {
 	struct transaction *transaction;
@@ -242,7 +242,7 @@ static __always_inline int on_commit_end(__u64 journal)
 	return 0;
 }
 
-/* One of those that nobody waits for completed: is it a commit's? */
+/* A request without an operation has completed: is it part of a commit? */
 static __noinline int count_for_commit(struct bio_state *state)
 {
 	struct journal_state *journal;
@@ -271,7 +271,7 @@ static __noinline int count_for_commit(struct bio_state *state)
 	return 0;
 }
 
-/* A change to the file system is complete, and part of a transaction. */
+/* A handle is stopped: its changes are part of the transaction. */
 static __always_inline int on_handle_stop(__u32 dev, __u32 number, __u32 blocks)
 {
 	struct transaction *transaction = transaction_of(dev, number);
@@ -324,7 +324,7 @@ static __always_inline void fill_commit(struct commit *into, struct op_state *op
 	asm volatile("%0 &= %1" : "+w"(place) : "i"(COMMITS - 1));
 	state = journal_at(op->journal - 1);
 	commit = &state->now;
-	/* Whoever looks just when all is written need not wait for the end, and may be here before it. */
+	/* A task that checks once everything is written need not wait for the end, and may get here before it. */
 	if (!commit->pid || commit->transaction != op->transaction)
 		commit = &state->done[place];
 	if (commit->transaction != op->transaction)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Stacked devices (dm, md): a bio that is sent to one has a slot like others (`layer`), from its Q to its C.
- * What the device makes of it is linked to it by where it lies, which the device reports (block_bio_remap) before it sends
- * the new bio, in whatever task. So a request below belongs to the operation above, also if a worker sends it.
+ * Stacked devices (dm, md): a bio that is sent to one has a slot like others (`layer`), from its Q to its C. The bios
+ * that the device makes of it are linked by its sector, which the device reports (block_bio_remap) before it sends a
+ * new bio, in any task. So a request below belongs to the operation above, even if a worker sends it.
  */
 #ifndef WPT_PATH_LAYERS_H
 #define WPT_PATH_LAYERS_H
@@ -20,7 +20,7 @@ struct layer_entry layers[LAYERS];
 
 /* Bios of a stacked device, by device and block_op. */
 enum layer_stage {
-	LAYER_STAGE_LAYERS, /* nothing of it was under way below */
+	LAYER_STAGE_LAYERS, /* nothing of it was in flight below */
 	LAYER_STAGE_DEVICE, /* from the first Q to the last C below */
 	LAYER_STAGE_TOTAL,
 	LAYER_STAGES,
@@ -41,12 +41,12 @@ struct upper_key {
 };
 
 struct upper {
-	__u64 queued; /* as long as the slot has it, it is the same bio */
+	__u64 queued; /* identifies the bio as long as the slot has it */
 	__u32 place;
 	__u32 unused;
 };
 
-/* Where bios of layers begin, and where the rest of one begins after a cut. */
+/* Sectors at which bios of layers begin, also after a split. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
@@ -54,7 +54,7 @@ struct {
 	__type(value, struct upper);
 } uppers SEC(".maps");
 
-/* The number of a layer, or LAYERS. Global, and of numbers alone. */
+/* The index of a layer, or LAYERS. Global, with scalar arguments. */
 __noinline __u32 layer_of(__u32 dev)
 {
 	__u32 at = device_place(dev, LAYERS);
@@ -81,7 +81,7 @@ __noinline int note_upper(__u32 place, __u64 sector)
 	return 0;
 }
 
-/* The slot is that of a bio of a layer. */
+/* The slot belongs to a bio of a layer. */
 static __always_inline void begin_layer(struct bio_state *state, __u32 slot, __u64 sector, __u32 bytes)
 {
 	state->layer = true;
@@ -92,7 +92,7 @@ static __always_inline void begin_layer(struct bio_state *state, __u32 slot, __u
 	note_upper(state->place, sector);
 }
 
-/* A layer cuts a bio of its own: dm says so of the bio itself, others of its front. What is made of it is found. */
+/* A layer splits its own bio: dm reports the bio itself, others its front. Bios made of either are found. */
 static __always_inline bool cut_layer(__u64 bio, struct bio_state *rest, __u64 sector)
 {
 	if (!rest || !rest->layer)
@@ -103,7 +103,7 @@ static __always_inline bool cut_layer(__u64 bio, struct bio_state *rest, __u64 s
 	return true;
 }
 
-/* What began in the middle of a bio is looked for in steps of a page, as far back as this. */
+/* A bio that begins in the middle of another is looked up in steps of a page, as far back as this. */
 #define STEPS_BACK 64
 #define STEP_SECTORS 8
 
@@ -112,7 +112,7 @@ static __always_inline bool has_sector(struct bio_state *state, __u64 dev, __u64
 	return state->layer && state->done.dev == dev && sector - state->done.sector <= state->done.bytes >> 9;
 }
 
-/* The slot of the bio of a layer in which a sector lies, or BIOS. */
+/* The slot of the layer's bio that contains a sector, or BIOS. */
 __noinline __u32 upper_at(__u64 dev, __u64 sector)
 {
 	struct upper_key key = {.sector = sector, .dev = dev};
@@ -135,8 +135,8 @@ __noinline __u32 upper_at(__u64 dev, __u64 sector)
 }
 
 /*
- * A stacked device is about to send on a bio that it made of the one at this sector. Several may be there at a time: if
- * the task that does so has one there, it is that.
+ * A stacked device is about to send on a bio that it made of the one at this sector. There may be several: if
+ * the current task has one there, it is that one.
  */
 static __noinline int on_bio_remap(__u64 bio, __u64 dev, __u64 sector)
 {
@@ -170,7 +170,7 @@ static __noinline int on_bio_remap(__u64 bio, __u64 dev, __u64 sector)
 	return 0;
 }
 
-/* The bio above of one that was made of it, as long as that is not over. */
+/* The bio above, as long as it has not ended. */
 static __always_inline struct bio_state *upper_of(struct bio_state *state)
 {
 	struct bio_state *upper = bio_at(state->above);
@@ -178,7 +178,7 @@ static __always_inline struct bio_state *upper_of(struct bio_state *state)
 	return upper->layer && upper->bio && upper->done.times.queued == state->above_ns ? upper : NULL;
 }
 
-/* What was made of a bio is done. */
+/* A bio made of another one has ended. */
 static __always_inline void end_below(struct bio_state *state, __u64 now)
 {
 	struct bio_state *upper = upper_of(state);
@@ -203,7 +203,7 @@ static __always_inline void count_layer(struct bio_state *state, __u32 slot, __u
 	COUNT(cell->finished);
 }
 
-/* It ended without a request: no tag was free, and who made it does not wait for one, or its device takes no more. */
+/* It ended without a request: no tag was free and it does not wait for one, or the device is going away. */
 static __noinline int end_refused(struct bio_state *state)
 {
 	struct op_state *op;

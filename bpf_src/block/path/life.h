@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * What may happen to a request between its issue and its end: it is given back and issued again, it completes in parts,
- * it fails, other bios go with it. All of that is rare, and none of it is in the way of other requests.
+ * Events between the issue and the end of a request: it is requeued and issued again, it completes in parts,
+ * it fails, other bios are merged into it. All of that is rare, and kept out of the path of other requests.
  */
 #ifndef WPT_PATH_LIFE_H
 #define WPT_PATH_LIFE_H
@@ -11,7 +11,7 @@
 #include "block/path/layers.h"
 #include "block/path/writeback.h"
 
-/* Global, so that the verifier looks at it once and not for each round of the loop; it takes numbers only. */
+/* Global, with scalar arguments, so that it is verified once and not for each iteration of the loop. */
 __noinline int deliver_merged_one(__u64 address, __u32 head_place)
 {
 	struct bio_state *head = bio_at(head_place);
@@ -53,7 +53,7 @@ __noinline int deliver_merged(__u64 request, __u32 head_place)
 	return 0;
 }
 
-/* Another bio stands for the request from now on, as the one that did is done. */
+/* Another bio represents the request from now on, as the previous one has ended. */
 static __noinline int succeed(__u64 address, struct bio_state *head)
 {
 	struct bio_state *next;
@@ -103,7 +103,7 @@ static __noinline int succeed(__u64 address, struct bio_state *head)
 	return 0;
 }
 
-/* Whether it is the bio that stands for the request; any other one is over. Global: a loop has one way through it. */
+/* Whether the bio represents the request; any other one has ended. Global: a loop has a single path through it. */
 __noinline __u32 end_one(__u64 bio, __u32 head_place)
 {
 	if (bio == bio_at(head_place)->bio)
@@ -114,7 +114,7 @@ __noinline __u32 end_one(__u64 bio, __u32 head_place)
 
 /*
  * Some bytes of a request are done, and its first bios with them; the kernel ends those, and the request goes on with
- * the next one. Counted is the request once, at its end, with all of its bytes.
+ * the next one. The request is counted once, at its end, with all of its bytes.
  */
 __noinline int complete_part(__u64 request, __u32 bytes, int error)
 {
@@ -168,7 +168,7 @@ __noinline int complete_part(__u64 request, __u32 bytes, int error)
 	return 0;
 }
 
-/* Its end, if it failed, came in parts, or lies below another device. */
+/* The end of a request that failed, completed in parts, or is below a stacked device. */
 static __noinline int end_otherwise(struct request *rq, struct bio_state *state, __u32 bytes, int error)
 {
 	struct done *done;
@@ -187,7 +187,7 @@ static __noinline int end_otherwise(struct request *rq, struct bio_state *state,
 	if (done->events.below & EVENT_SAME_BIO) {
 		__u64 now = bpf_ktime_get_ns();
 
-		/* No hook reports when it left the device above. */
+		/* No hook reports when the device above sent it. */
 		count_layer(state, state->layer_slot, minus(now, done->times.queued), now, done->error);
 	}
 	if (done->events.below & EVENT_BELOW)
@@ -199,7 +199,7 @@ static __noinline int end_otherwise(struct request *rq, struct bio_state *state,
 	return 0;
 }
 
-/* The driver could not take it, or gives it back; it is issued again, perhaps after it was merged with others. */
+/* The driver could not take it, or returns it; it is issued again, perhaps after a merge. */
 static __always_inline int on_request_requeue(struct request *rq, bool trusted)
 {
 	struct bio_state *state = first_of(rq, false, trusted);

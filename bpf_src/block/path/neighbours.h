@@ -2,10 +2,10 @@
 /*
  * Neighbours (--neighbours): who had the device while a request waited for it.
  *
- * A device has a few columns, one for each owner that just uses it, and a last one for all others. A column is a single
- * word: the sum of (end - begin) of all that the owner had there, and how many of them are under way. From the word and a
- * time follows how much of the device the owner had by then, so two looks at it show exactly what was had in between.
- * A waiting request looks when it is queued and when it is issued; no lock is needed, and an event is one addition.
+ * A device has a few columns, one for each owner that currently uses it, and a last one for all others. A column is a
+ * word: the sum of (end - begin) of the owner's requests, and how many of them are in flight. The word and a
+ * time give the owner's use of the device up to then, so that the difference of two reads is exactly the use in between.
+ * A waiting request reads it when it is queued and when it is issued; no lock is needed, and an event is one addition.
  *
  * All of it is behind a constant, so that the verifier drops it unless it is asked for.
  */
@@ -17,7 +17,7 @@
 
 const volatile bool neighbours;
 
-/* Waits this short do not count, and stories of what took less have none. */
+/* Shorter waits do not count and are not reported. */
 CONSTANT(NEIGHBOUR_WAIT_NS, 10000);
 #define NEIGHBOUR_RECORD_NS 100000
 
@@ -31,7 +31,7 @@ struct occupancy {
 	__u64 owners[NEIGHBOUR_COLUMNS]; /* numbers; 0: free */
 	__u64 since[NEIGHBOUR_COLUMNS]; /* when the column became this owner's */
 	__u64 first[NEIGHBOUR_COLUMNS]; /* its word then */
-	__u8 used[NEIGHBOUR_COLUMNS]; /* since the last search for a column that may go */
+	__u8 used[NEIGHBOUR_COLUMNS]; /* since the last search for a column to reuse */
 	__u32 hand;
 	__u32 unused;
 };
@@ -51,10 +51,10 @@ static __always_inline __u32 column_at(__u32 column)
 }
 
 #define UNDER_WAY(word) ((word) & 0xffff)
-/* What an owner had of the device by then, in nanoseconds times requests; 48 bits of it. */
+/* The use of the device by an owner up to then, in nanoseconds times requests; the low 48 bits. */
 #define HAD_BY(word, at) (((word) >> 16) + UNDER_WAY(word) * (at))
 
-/* Two looks; what another CPU wrote between its clock and ours may make the later one the lesser, by as little. */
+/* The difference of two reads; a write of another CPU with a skewed clock may make it slightly negative. */
 static __always_inline __u64 had_between(__u64 first, __u64 begin, __u64 second, __u64 end)
 {
 	__u64 had = (HAD_BY(second, end) - HAD_BY(first, begin)) << 16;
@@ -62,7 +62,7 @@ static __always_inline __u64 had_between(__u64 first, __u64 begin, __u64 second,
 	return (__s64)had < 0 ? 0 : had >> 16;
 }
 
-/* A free column, or that of an owner who does not use it: each search takes away one chance of those who did. */
+/* A free column, or one that its owner does not use: each search takes one chance from those that were used. */
 __noinline __u32 claim_column(__u32 slot, __u32 owner)
 {
 	struct occupancy *of = occupancy_at(slot);
@@ -78,7 +78,7 @@ __noinline __u32 claim_column(__u32 slot, __u32 owner)
 		}
 		if (UNDER_WAY(of->words[column]))
 			continue;
-		/* Ahead of the owner: a CPU that looks meanwhile takes nothing of the old one's for the new one's. */
+		/* Before the owner: a CPU that reads meanwhile does not attribute the old owner's use to the new one. */
 		of->first[column] = of->words[column];
 		of->since[column] = bpf_ktime_get_ns();
 		barrier();
@@ -107,7 +107,7 @@ __noinline __u32 column_of(__u32 slot, __u32 owner)
 	return claim_column(slot, owner);
 }
 
-/* It mostly has the column that it had before. */
+/* Usually it has the same column as before. */
 static __always_inline __u32 last_column(__u32 slot, __u32 owner)
 {
 	struct occupancy *of = occupancy_at(slot);
@@ -132,7 +132,7 @@ static __always_inline __u32 last_column(__u32 slot, __u32 owner)
 #define NEIGHBOUR_ROWS 2048
 #define NEIGHBOUR_PROBES 8
 
-/* What a row is of: the waits of an owner, what another one had meanwhile, and by block_op what an owner had at all. */
+/* Kinds of rows: the waits of an owner, the use by another one meanwhile, and the whole use of an owner by block_op. */
 enum neighbour_row {
 	NEIGHBOUR_ROW_WAITED,
 	NEIGHBOUR_ROW_MET,
@@ -148,10 +148,10 @@ struct neighbour_cell {
 	__u64 bytes;
 };
 
-/* First one for each row, then one of all others for each device and what a row is of. */
+/* First a cell for each row, then one for all others of each device and kind of row. */
 CELLS(neighbour_cells, neighbour_cell);
 
-/* What has a row: what << 48 | who waits << 32 | who had it << 16 | slot << 8 | 1; 0: free. */
+/* Keys of rows: kind << 48 | who waits << 32 | who had it << 16 | slot << 8 | 1; 0: free. */
 __u64 neighbour_rows[NEIGHBOUR_ROWS] SEC(".bss.nb_rows");
 
 static __always_inline __u32 neighbour_place(__u32 place)
@@ -189,7 +189,7 @@ static __always_inline void add_to_neighbour(__u64 key, __u64 ns, __u32 bytes)
 	COUNT(cell->count);
 }
 
-/* Where it is seldom asked. */
+/* For places where this is rarely called. */
 __noinline int count_neighbour(__u64 key, __u64 ns, __u32 bytes)
 {
 	add_to_neighbour(key, ns, bytes);
@@ -201,13 +201,13 @@ static __always_inline __u64 neighbour_key(__u32 what, __u32 waiter, __u32 holde
 	return (__u64)what << 48 | (__u64)waiter << 32 | holder << 16 | slot << 8 | 1;
 }
 
-/* --- Who is under way --------------------------------------------------------------------------------------------- */
+/* --- Requests in flight ------------------------------------------------------------------------------------------- */
 
 #define OCCUPANT_BITS 13
 #define OCCUPANTS (1 << OCCUPANT_BITS)
 #define OCCUPANT_PROBES 8
 
-/* A request that the device has. Its end may go unseen: then it is taken off when its memory is used again. */
+/* A request with the device. If its end is not seen, it is removed when its memory is reused. */
 struct occupant {
 	__u64 rq; /* 0: free */
 	__u64 since;
@@ -230,7 +230,7 @@ static __always_inline struct occupant *occupant_at(__u32 place)
 
 PLAIN_TABLE(occupant, struct occupant, rq, OCCUPANT_BITS, OCCUPANT_PROBES)
 
-/* At the end, or before it is issued anew. */
+/* At the end, or before it is issued again. */
 __noinline int leave_device(__u64 rq, __u64 now, bool ended)
 {
 	struct occupant *one = find_occupant(rq);
@@ -248,7 +248,7 @@ __noinline int leave_device(__u64 rq, __u64 now, bool ended)
 	return 0;
 }
 
-/* What is asked for, in one number: functions take no more than five. */
+/* The arguments packed into a scalar: a function takes at most five. */
 #define ASKED(bytes, op) ((__u64)(op) << 32 | (__u32)(bytes))
 
 __noinline int enter_device(__u64 rq, __u32 slot, __u32 owner, __u64 now, __u64 asked)
@@ -277,17 +277,17 @@ __noinline int enter_device(__u64 rq, __u32 slot, __u32 owner, __u64 now, __u64 
 	return 0;
 }
 
-/* --- What a request met ------------------------------------------------------------------------------------------- */
+/* --- Neighbours of a request -------------------------------------------------------------------------------------- */
 
-/* Of each slot of `bios`: the words when it was queued and issued; when it is over, what each column had meanwhile. */
+/* For each slot of `bios`: the words at Q and D, and after the end the use of each column in between. */
 struct watch {
 	__u64 rq;
-	__u64 queued; /* of the request whose looks these are */
+	__u64 queued; /* of the request that made these reads */
 	__u64 issued;
 	__u64 wait[NEIGHBOUR_COLUMNS];
 	__u64 device[NEIGHBOUR_COLUMNS];
 	__u16 owners[NEIGHBOUR_COLUMNS];
-	__u64 met; /* both are reported */
+	__u64 met; /* the results are complete */
 };
 
 #define WATCHES(name) \
@@ -299,7 +299,7 @@ struct watch {
 	} name SEC(".maps")
 
 WATCHES(watches);
-/* Of each slot of `ops`: what the last of its requests met, where it had several. */
+/* For each slot of `ops`: the neighbours of the last request, if it had several. */
 WATCHES(op_watches);
 
 static __always_inline struct watch *watch_of(struct bio_state *state)
@@ -309,14 +309,14 @@ static __always_inline struct watch *watch_of(struct bio_state *state)
 	return bpf_map_lookup_elem(&watches, &place);
 }
 
-/* As `number_of`: a pointer that was in a map is a number. */
+/* As `number_of`: a pointer that was in a map is a scalar. */
 static __always_inline __u64 number_in(struct watch *watch, struct request *rq)
 {
 	*(volatile __u64 *)&watch->rq = (__u64)rq;
 	return *(volatile __u64 *)&watch->rq;
 }
 
-/* Nothing is moved by a plain copy from here: the words change meanwhile. */
+/* Not copied in one piece: the words change meanwhile. */
 #define LOOK_AT(words, into) \
 	do { \
 		(into)[0] = (words)[0]; \
@@ -330,7 +330,7 @@ static __always_inline __u64 number_in(struct watch *watch, struct request *rq)
 		_Static_assert(NEIGHBOUR_COLUMNS == 8, "each is copied"); \
 	} while (0)
 
-/* When it is queued, and when it is issued, as a request then: whose number comes back, or 0. */
+/* At Q, and at D as a request; returns the number of the owner, or 0. */
 static __noinline __u64 look_at_columns(struct bio_state *state, struct request *rq)
 {
 	struct watch *watch;
@@ -353,7 +353,7 @@ static __noinline __u64 look_at_columns(struct bio_state *state, struct request 
 	return number_in(watch, rq);
 }
 
-/* Before it is itself under way. */
+/* Before it is in flight itself. */
 static __always_inline void look_when_issued(struct request *rq, struct bio_state *state, bool trusted)
 {
 	__u64 number = look_at_columns(state, rq);
@@ -374,7 +374,7 @@ static __noinline int leave_with(struct bio_state *state, struct request *rq)
 	return watch ? leave_device(number_in(watch, rq), state->done.times.completed, true) : 0;
 }
 
-/* Another one stands for the request; its own wait began elsewhere. */
+/* Another bio represents the request; its own wait began elsewhere. */
 static __noinline int succeed_watch(struct bio_state *next, struct bio_state *head)
 {
 	struct watch *watch, *from;
@@ -414,7 +414,7 @@ static __always_inline void deliver_watch(struct op_state *op, struct bio_state 
 	copy_watch(bpf_map_lookup_elem(&op_watches, &place), head);
 }
 
-/* What somebody else had of a column before it was its owner's is one of the others'. */
+/* Use of a column before it was given to its owner belongs to the others. */
 static __always_inline __u64 part_of_owner(struct occupancy *of, __u32 column, __u64 had, __u64 begin, __u64 second,
 					   __u64 end)
 {
@@ -428,7 +428,7 @@ static __always_inline __u64 part_of_owner(struct occupancy *of, __u32 column, _
 	return part < had ? part : had;
 }
 
-/* One column; that of the others first, as more is added to it. */
+/* Process one column; that of the others goes first, as more is added to it. */
 __noinline int meet_column(__u32 place, __u32 column)
 {
 	struct bio_state *state = bio_at(place);
@@ -465,7 +465,7 @@ __noinline int meet_column(__u32 place, __u32 column)
 	return 0;
 }
 
-/* What each had in the wait. */
+/* The use of each during the wait. */
 __noinline int count_met(__u32 place)
 {
 	struct bio_state *state = bio_at(place);
@@ -517,7 +517,7 @@ static __always_inline void meet_neighbours(struct bio_state *state)
 		meet_columns(state->place);
 }
 
-/* Of a cgroup or file, who it is that asks: looked up now and then, as all of them have that owner. */
+/* The task that represents a cgroup or file: updated now and then, as many tasks share that owner. */
 #define SEEN_EVERY 16
 
 static __always_inline __u32 note_seen(__u32 number)
@@ -532,7 +532,7 @@ static __always_inline __u32 note_seen(__u32 number)
 	return number;
 }
 
-/* --- What a filter leaves out ------------------------------------------------------------------------------------- */
+/* --- Requests that a filter leaves out ---------------------------------------------------------------------------- */
 
 #define STRANGER_BITS 12
 #define STRANGERS (1 << STRANGER_BITS)
@@ -540,8 +540,8 @@ static __always_inline __u32 note_seen(__u32 number)
 #define STRANGER_PROBES 8
 
 /*
- * A bio that is not followed, from Q to D. One that is merged never gets to D, and stays until its place is wanted; who
- * finds none free takes that of another one, who is one of the others then.
+ * A bio that is not traced, from Q to D. A merged one never gets to D, and stays until its slot is needed; a bio that
+ * finds no free slot replaces another one, which then counts among the others.
  */
 struct stranger {
 	__u64 bio; /* 0: free */
@@ -556,7 +556,7 @@ static __always_inline struct stranger *stranger_at(__u32 place)
 	return &strangers[place];
 }
 
-/* Where it is; with the key 0, where a place is free; else STRANGERS. */
+/* The place of a key; with the key 0, a free place; otherwise STRANGERS. */
 __noinline __u32 stranger_place(__u64 bio, __u64 key)
 {
 	__u32 home = home_of(bio, STRANGER_BITS), probe;
@@ -568,7 +568,7 @@ __noinline __u32 stranger_place(__u64 bio, __u64 key)
 	return STRANGERS;
 }
 
-/* Its memory may be that of one that was merged. */
+/* Its memory may have belonged to a merged one. */
 __noinline int note_stranger(__u64 bio, __u32 owner)
 {
 	__u32 place = stranger_place(bio, bio);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Operations begin and end: which of them are followed, and whose row one belongs to. */
+/* Begin and end of operations: which ones are traced, and the row that one belongs to. */
 #ifndef WPT_PATH_OPERATION_H
 #define WPT_PATH_OPERATION_H
 
@@ -24,17 +24,17 @@ static __always_inline void count_discarded(void)
 static __always_inline void begin_anew(struct op_state *op)
 {
 	__builtin_memset(&op->tid, 0, offsetof(struct op_state, charges) - offsetof(struct op_state, tid));
-	/* The end of the one before went unseen, or its request came later. */
+	/* The end of the previous one was not seen, or its request came later. */
 	drop_only(op);
 }
 
-/* Out of the way of those that want everything. */
+/* Kept out of the path of traces without a filter. */
 static __noinline bool task_passes(void)
 {
 	return task_matches();
 }
 
-/* What is synced is written, what a page lacks is read. */
+/* A sync writes, a page fault reads. */
 static __always_inline bool is_write(enum op_kind kind)
 {
 	return kind == OP_KIND_WRITE || kind == OP_KIND_SYNC;
@@ -76,7 +76,7 @@ static __always_inline bool row_of_file(struct file *file, __u16 *slot, bool tru
 	return found || (trace_unlisted && (special || FIELD(trusted, super, s_bdev)));
 }
 
-/* Its row is known from the start: of what waits for a server that has stopped nothing else would tell. */
+/* Its row is known from the start, so that an operation that waits for a dead server is visible. */
 static __noinline int place_remote(struct op_state *op, struct file *file)
 {
 	struct file_device *found;
@@ -94,7 +94,7 @@ static __noinline int place_remote(struct op_state *op, struct file *file)
 static __always_inline void open_op(struct op_state *op, struct file *file, enum op_kind kind, __u64 length,
 				    loff_t *position, bool trusted)
 {
-	/* A frozen file system had held it up before it got it. */
+	/* A frozen file system had blocked it before. */
 	if (op->frozen)
 		op->frozen = false;
 	else
@@ -112,7 +112,7 @@ static __always_inline void open_op(struct op_state *op, struct file *file, enum
 		place_remote(op, file);
 }
 
-/* Without a file where it has none, or it is not known. */
+/* Without a file if it has none, or it is unknown. */
 static __always_inline int begin(struct file *file, enum op_kind kind, __u64 length, loff_t *position, bool trusted)
 {
 	__u64 task = bpf_get_current_task();
@@ -123,7 +123,7 @@ static __always_inline int begin(struct file *file, enum op_kind kind, __u64 len
 		return 0;
 	if (filtering) {
 		if (!task_passes())
-			return 0; /* nor do its bios */
+			return 0; /* its bios are not either */
 		wanted = operation_passes(file, kind, length);
 	}
 	op = op_for(task);
@@ -141,7 +141,7 @@ static __always_inline int begin(struct file *file, enum op_kind kind, __u64 len
 	if (!wanted)
 		return 0;
 	open_op(op, file, kind, length, position, trusted);
-	/* Last, so that our own work is not charged; and once it is seen as traced, its start is there. */
+	/* Last, so that our own time is not charged, and so that its start is set once it is visible. */
 	if (!frozen)
 		op->start_ns = bpf_ktime_get_ns();
 	barrier();
@@ -149,7 +149,7 @@ static __always_inline int begin(struct file *file, enum op_kind kind, __u64 len
 	return 0;
 }
 
-/* What a vector of buffers holds together; those beyond the first are not looked at unless the length is wanted. */
+/* The total length of a vector of buffers; only the first is read unless the length is wanted. */
 #define VECTORS 16
 
 struct user_vector {
@@ -195,11 +195,11 @@ static __always_inline int finish(struct op_state *op, struct file *known, __s64
 			add_irq_delay(op, only);
 	} else {
 		close_account(op->place);
-		/* However short it was, a sleep there is for the server, or for somebody who waits for it. */
+		/* However short, a sleep there is for the server, or for a task that waits for it. */
 		if (watches_remote && op->remote && op->asleep_ns)
 			op->blocked = true;
 		hit = !op->waited && !op->blocked && op->made == op->readahead;
-		/* What waited knows its device by its request. */
+		/* An operation that waited knows its device by its request. */
 		if (!op->waited && !op->slot && !row_of_file(trusted ? known : op->file, &op->slot, trusted)) {
 			count_discarded();
 			drop_only(op);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Who owns what begins: the current task, a file, or who made the page dirty that is written back. */
+/*
+ * The owner of a new operation or bio: the current task, a file, or the task that dirtied the page that is written
+ * back.
+ */
 #ifndef WPT_PATH_OWNED_H
 #define WPT_PATH_OWNED_H
 
@@ -7,12 +10,12 @@
 #include "block/path/neighbours.h"
 #include "block/path/record.h"
 
-/* As much of a record as a path takes. */
+/* The part of a record that holds a path. */
 struct path_record {
 	__u64 words[__builtin_offsetof(struct io_record, interference) / sizeof(__u64)];
 };
 
-/* Of each place in `owners`: the path of a file or directory; no more than one where owners are tasks. */
+/* For each place in `owners`: the path of a file or directory; a single one if owners are tasks. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -20,7 +23,7 @@ struct {
 	__type(value, struct path_record);
 } owner_paths SEC(".maps");
 
-/* Once for each, by a number: the verifier looks at the way up alone. */
+/* Global, with a scalar argument, once per owner: the walk up is verified separately. */
 __noinline int name_owner(__u32 place, __u64 dentry, __u64 mount)
 {
 	struct io_record *record = (void *)bpf_map_lookup_elem(&owner_paths, &place);
@@ -29,7 +32,7 @@ __noinline int name_owner(__u32 place, __u64 dentry, __u64 mount)
 	return record ? read_path(record, &leaf) : 0;
 }
 
-/* By the mount as others see it, the part of a `struct mount` that is behind. */
+/* From the vfsmount to the `struct mount` around it. */
 static __always_inline __u32 owner_of_dentry(struct dentry *dentry, struct vfsmount *shown, bool trusted)
 {
 	enum owner_by by = owner_by;
@@ -51,7 +54,7 @@ static __always_inline __u32 owner_of_dentry(struct dentry *dentry, struct vfsmo
 	if (number == OWNER_OTHERS)
 		return number;
 	owner = owner_at(number - 1);
-	/* By one of those that ask: a reader that finds it named must not find half of a name. */
+	/* By a single task: a reader that finds it named must not find half of a name. */
 	if (owner->known == OWNER_KNOWN && take_place(&owner->known, OWNER_KNOWN, OWNER_BEING_NAMED)) {
 		name_owner(number - 1, number_of((__u64)dentry),
 			   number_of((__u64)shown) - bpf_core_field_offset(struct mount, mnt));
@@ -98,7 +101,7 @@ static __always_inline void own_operation(struct op_state *op, struct file *file
 		op->owner = owner_of_task(by);
 }
 
-/* Who made it dirty, as a thread; its process has the name that this had. */
+/* The thread that dirtied it; its process gets the thread's name. */
 static __always_inline __u32 owner_of_dirtied(struct dirty_frame *frame)
 {
 	struct owner_key key = {};
@@ -125,7 +128,7 @@ static __always_inline __u32 owner_of_dirtied(struct dirty_frame *frame)
 	return owner_number(&key, by);
 }
 
-/* A bio of no operation. Of the page cache's pages the file is known. */
+/* A bio without an operation. Page-cache pages know their file. */
 static __noinline __u32 owner_of_bio(struct bio *bio, bool write)
 {
 	struct dirty_frame *frame;
@@ -149,12 +152,12 @@ static __noinline __u32 owner_of_bio(struct bio *bio, bool write)
 		shown = (void *)mount + bpf_core_field_offset(struct mount, mnt);
 		return note_seen(owner_of_dentry(dentry, shown, false));
 	}
-	/* By what call something became dirty, nobody knows any more. */
+	/* The call that dirtied it is not known any more. */
 	frame = following && write && owner_by != OWNER_BY_CALL ? dirtier_of(bio) : NULL;
 	return frame ? owner_of_dirtied(frame) : note_seen(owner_of_current());
 }
 
-/* A bio that a filter leaves out, of a device that is traced: whose it is, its neighbours want to know. */
+/* A bio on a traced device that a filter leaves out: its owner is needed for neighbours. */
 static __noinline int queue_stranger(struct bio *bio)
 {
 	struct device_match match = find_device(bio_disk(bio, false), BPF_CORE_READ(bio, bi_iter.bi_sector), false);

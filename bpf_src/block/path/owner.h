@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Rows by owner (--by): whose an operation or request is, decided when it is submitted, and what is counted of it.
+ * Rows by owner (--by): the owner of an operation or request, decided at its submission, and its counters.
  *
- * An owner has a number, its place in a table. Whoever finds no place there, or no row, counts in a row of all others:
- * nothing is counted nowhere. Python frees owners that are idle (wptrace/flows/io/parts/owners.py). All of it is behind a constant, so that the verifier drops it unless it is asked for.
+ * An owner has a number, its place in a table. Without a free place or row it counts in a row of all others: nothing is
+ * lost. Python frees idle owners (wptrace/flows/io/parts/owners.py). All of it depends on a constant, so that the
+ * verifier drops it if it is off.
  */
 #ifndef WPT_PATH_OWNER_H
 #define WPT_PATH_OWNER_H
@@ -33,13 +34,13 @@ const volatile enum owner_by owner_by;
 #define OWNERS (1 << OWNER_BITS)
 #define OWNER_PROBES 16
 
-/* Numbers: 0 is nobody's, the others are places and one more. */
+/* Numbers: 0 for none, otherwise the place plus one. */
 CONSTANT(OWNER_OTHERS, OWNERS + 1);
 
 struct owner_key {
 	/* tgid << 32 | tid, the id of a cgroup, call_class << 32 | number, the number of an inode, the hash of a text */
 	__u64 id;
-	/* The device of that inode; the statement_row; of a task when it was started, as its number may be another's. */
+	/* The device of that inode; the statement_row; the start time of a task, as its id may be reused. */
 	__u64 more;
 	__u64 comm[2];
 };
@@ -52,14 +53,14 @@ enum owner_known {
 };
 
 struct owner {
-	__u64 taken; /* by what has this hash; 0: free. Of so few owners no two have the same one; all are odd */
+	__u64 taken; /* the hash of the owner, always odd; 0: free. So few owners have no collisions */
 	__u64 known; /* owner_known */
 	struct owner_key key;
 	__u64 asked; /* with --neighbours: how often */
-	__u64 seen[2]; /* the name of one of its tasks, of late */
+	__u64 seen[2]; /* the name of one of its recent tasks */
 	__u32 last_bytes; /* of the request that was issued last, and its block_op */
 	__u32 last_op;
-	__u32 column; /* with --neighbours: which it had last, of whatever device */
+	__u32 column; /* with --neighbours: the last column that it had, on any device */
 	__u32 unused;
 };
 
@@ -73,12 +74,12 @@ static __always_inline struct owner *owner_at(__u32 place)
 	return &owners[place];
 }
 
-/* What owners are is read once: each time it is read takes two instructions, also where the verifier knows it. */
+/* Reads the kind of owner once: each read takes two instructions, even if the verifier knows the value. */
 #define BY_FILE(by) ((by) == OWNER_BY_FILE || (by) == OWNER_BY_DIR)
 #define BY_NAME(by) \
 	((by) == OWNER_BY_PROCESS || (by) == OWNER_BY_THREAD || (by) == OWNER_BY_COMM || (by) == OWNER_BY_STATEMENT)
 
-/* Of what such keys have in them. */
+/* The parts of such keys. */
 static __always_inline __u64 owner_hash(struct owner_key *key, enum owner_by by)
 {
 	__u64 hash = key->id * 0x9e3779b97f4a7c15ULL;
@@ -96,7 +97,7 @@ __noinline __u32 claim_owner(__u64 hash)
 {
 	__u32 home = hash >> (64 - OWNER_BITS), probe;
 
-	/* Python frees those that are idle, so what has a place may stand behind one that is free. */
+	/* Python frees idle ones, so an entry may follow a free place. */
 	for (probe = 0; probe < OWNER_PROBES; probe++) {
 		if (owner_at(home + probe)->taken == hash)
 			return home + probe & (OWNERS - 1);
@@ -116,7 +117,7 @@ static __always_inline __u32 owner_number(struct owner_key *key, enum owner_by b
 	__u32 place = hash >> (64 - OWNER_BITS);
 	struct owner *owner;
 
-	/* Who took it makes it known. */
+	/* The task that took the place fills it in. */
 	if (owner_at(place)->taken == hash)
 		return place + 1;
 	place = claim_owner(hash);
@@ -131,7 +132,7 @@ static __always_inline __u32 owner_number(struct owner_key *key, enum owner_by b
 	return place + 1;
 }
 
-/* A process has the name of its first thread, which may not be the one that asks. */
+/* A process has the name of its first thread, which may not be the current one. */
 static __always_inline void leader_comm(struct owner_key *key, __u64 ids)
 {
 	struct task_struct *task;
@@ -165,7 +166,7 @@ static __always_inline __u32 started(enum owner_by by)
 	return ns >> 20;
 }
 
-/* Of a text that may be nowhere any more. A reader that finds the owner named must not find half of a text. */
+/* The text may be gone already. A reader that finds the owner named must not find half of a text. */
 static __always_inline __u32 owner_by_statement(struct owner_key *key, __u64 text)
 {
 	__u32 number = owner_number(key, OWNER_BY_STATEMENT);
@@ -224,7 +225,7 @@ static __always_inline __u32 owner_of_task(enum owner_by by)
 	return owner_number(&key, by);
 }
 
-/* Where it is seldom asked. */
+/* For places where this is rarely called. */
 static __noinline __u32 owner_of_current(void)
 {
 	return owner_of_task(owner_by);
@@ -251,13 +252,13 @@ static __always_inline void inherit(struct bio_state *state, struct bio_state *f
 
 /* --- Rows --------------------------------------------------------------------------------------------------------- */
 
-/* The most; Python makes it fewer where there are many CPUs. */
+/* The maximum; Python reduces it if there are many CPUs. */
 #define OWNER_ROWS 4096
 #define ROW_PROBES 8
 /* A power of two less 1. */
 const volatile __u32 owner_row_mask;
 
-/* What a row is of: op_kind, the same of what the page cache served, block_op. */
+/* Kinds of rows: op_kind, the same for page-cache hits, block_op. */
 CONSTANT(OWNED_HIT, 8);
 CONSTANT(OWNED_KINDS, 16);
 
@@ -269,7 +270,7 @@ struct owned_op_cell {
 };
 
 enum owned_request_stage {
-	OWNED_REQUEST_STAGE_UNDER_WAY, /* D to C: the device, or its driver, has it */
+	OWNED_REQUEST_STAGE_UNDER_WAY, /* D to C: with the device or its driver */
 	OWNED_REQUEST_STAGE_TOTAL,
 	OWNED_REQUEST_STAGES,
 };
@@ -279,17 +280,17 @@ struct owned_request_cell {
 	__u64 finished;
 	__u64 failed;
 	__u64 bytes;
-	__u64 untimed; /* of the finished: in no distribution */
+	__u64 untimed; /* of the finished: only counted */
 	struct hist stages[OWNED_REQUEST_STAGES];
 };
 
-/* First a cell for each row, then one of the others for each device and what a row is of. */
+/* First a cell for each row, then one for all others of each device and kind of row. */
 CELLS(owned_op_cells, owned_op_cell);
 CELLS(owned_request_cells, owned_request_cell);
 
 /*
- * What has a row: owner << 32 | slot << 16 | what << 8 | 1; 0: free. One has a cell of operations and one of requests: an
- * operation and its only request are of the same row.
+ * Keys of rows: owner << 32 | slot << 16 | kind << 8 | 1; 0: free. A row has a cell of operations and one of requests: an
+ * operation and its only request share a row.
  */
 __u64 owned_rows[OWNER_ROWS] SEC(".bss.owned_rows");
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* The story of a single operation or request, as a record. */
+/* The record of a single operation or request. */
 #ifndef WPT_PATH_RECORD_H
 #define WPT_PATH_RECORD_H
 
@@ -17,7 +17,7 @@
 
 #define CLIMBS 64
 
-/* How much of a record there is. It is constant to the verifier, which drops the code for the rest. */
+/* The length of a record, a constant for the verifier, which drops the code for the rest. */
 const volatile __u32 record_bytes = sizeof(struct io_record);
 
 #define HAS_MEMBER(member) (record_bytes > __builtin_offsetof(struct io_record, member))
@@ -57,7 +57,7 @@ static __noinline int read_path(struct io_record *record, struct place *leaf)
 	bpf_probe_read_kernel(&place, sizeof(place), leaf);
 	read_mount(&mounted, place.mount);
 	for (step = 0; step < CLIMBS; step++) {
-		/* From memory, or the verifier keeps each length that it may have by then apart from all others. */
+		/* From memory: otherwise the verifier follows each possible length separately. */
 		__u32 end = *(volatile __u16 *)&record->path_end;
 		long length;
 
@@ -69,7 +69,7 @@ static __noinline int read_path(struct io_record *record, struct place *leaf)
 			read_mount(&mounted, place.mount);
 			continue;
 		}
-		/* What the compiler knows of it by now, 5.10's verifier does not. */
+		/* The compiler knows its bounds by now, but 5.10's verifier does not. */
 		barrier_var(end);
 		read_dentry(&named, place.dentry);
 		if (named.parent == place.dentry)
@@ -98,7 +98,7 @@ static __always_inline struct io_record *reserve(void)
 	return record;
 }
 
-/* Nothing held what is of an earlier one. */
+/* Stale, from an earlier use: nothing held this one. */
 static __always_inline void fill_held(struct io_record *record, struct held *held, __u64 since)
 {
 	record->tag_queue = was_held(held, since) ? held->tag_queue : 0;
@@ -108,7 +108,7 @@ static __always_inline void fill_held(struct io_record *record, struct held *hel
 		__builtin_memset(record->held, 0, sizeof(record->held));
 }
 
-/* What the request met that was issued then. */
+/* The neighbours of the request that was issued then. */
 static __noinline int fill_neighbours(struct io_record *record, struct watch *watch, struct times *times)
 {
 	if (!record || !times)
@@ -157,7 +157,7 @@ static __noinline int fill_file_of(struct io_record *record, struct op_state *op
 	return read_path(record, &leaf);
 }
 
-/* Global, so that the verifier looks at it once; those take numbers only. */
+/* Global, with scalar arguments, so that it is verified once. */
 __noinline int record_operation(__u32 place, bool hit, __u64 now, __s64 result)
 {
 	struct op_state *op = op_at(place);
@@ -165,13 +165,13 @@ __noinline int record_operation(__u32 place, bool hit, __u64 now, __s64 result)
 	struct done *done;
 	__u64 ids;
 
-	/* Before 6.8 the verifier looks at what nobody calls as well. */
+	/* Before 6.8 the verifier checks functions without callers as well. */
 	if (!emits_records)
 		return 0;
 	record = reserve();
 	if (!record)
 		return 0;
-	/* First, or the verifier goes through its loop for each way to here. */
+	/* First: otherwise the verifier goes through its loop for each path to here. */
 	fill_file_of(record, op);
 	record->start_ns = op->start_ns;
 	record->end_ns = now;
@@ -332,7 +332,7 @@ static __noinline int record_request(struct bio_state *state)
 	__builtin_memset(record->waits, 0, sizeof(record->waits));
 	if (HAS_MEMBER(met))
 		fill_neighbours(record, watch_of(state), times);
-	/* Its stages are stretches as they are. */
+	/* Its stages become segments directly. */
 	if (HAS_MEMBER(trail))
 		fill_no_segments(&record->trail);
 	record->dirty_ns = 0;

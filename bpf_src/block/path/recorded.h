@@ -21,7 +21,7 @@ __noinline int name_recorded_file(__u32 place, __u64 dentry, __u64 mount)
 	return record ? read_path(record, &leaf) : 0;
 }
 
-/* It was moved by what was done, and before that to the end of a file that is only appended to. */
+/* The position has moved by the result, and before that to the end of the file if it is only appended to. */
 static __always_inline __s64 recorded_offset(struct op_state *op, __s64 result)
 {
 	__s64 offset = op->offset;
@@ -33,7 +33,7 @@ static __always_inline __s64 recorded_offset(struct op_state *op, __s64 result)
 	return offset;
 }
 
-/* Its stages that took time, in their order. Where there are more of them than a record has room for, the rest is one. */
+/* Its stages that took time, in order. If a record has no room for all of them, the rest is combined. */
 static __always_inline void record_charges(struct recorded *record, struct op_state *op, __u32 shift)
 {
 	__u32 *charges = (void *)record + __builtin_offsetof(struct recorded, times);
@@ -61,7 +61,7 @@ static __always_inline void record_charges(struct recorded *record, struct op_st
 	record->stages = mask;
 }
 
-/* Global, so that the verifier looks at its loop once. Its account is closed, or it is a page-cache hit. */
+/* Global, so that its loop is verified once. Its stages are final, or it is a page-cache hit. */
 __noinline int recorder_operation(__u32 place, __u32 kind, __s64 result)
 {
 	struct op_state *op = op_at(place);
@@ -105,7 +105,7 @@ __noinline int recorder_operation(__u32 place, __u32 kind, __s64 result)
 	return 0;
 }
 
-/* What took longer than a record of both tells, or waited for something else besides. */
+/* An operation too long for a combined record, or one with other waits. */
 static __noinline int recorder_apart(struct op_state *op, struct done *only, __s64 result)
 {
 	if (!op || !only)

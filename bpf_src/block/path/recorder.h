@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The flight recorder: a record of each operation and request that ended of late (lib/recorder.h), with names of tasks
+ * The flight recorder: a record of each recent operation and request (lib/recorder.h), with names of tasks
  * and files beside them.
  */
 #ifndef WPT_PATH_RECORDER_H
@@ -21,7 +21,7 @@ RECORDER_MAP(recorded, recorded);
 #define RECORDED_TASK_BITS 14
 #define RECORDED_FILE_BITS 12
 #define RECORDED_PROBES 4
-/* A task is looked at again after so long: it may have another name by then. */
+/* The name of a task is refreshed after this time, as it may change. */
 #define RECORDED_TASK_NS 1000000000ULL
 #define RECORDED_FILE_NS 250000000ULL
 const volatile __u64 recorder_window_ns = 30000000000ULL;
@@ -52,7 +52,7 @@ static __always_inline __u32 recorded_home(__u64 key, __u32 bits)
 	return (__u32)(key * 0x9e3779b97f4a7c15ULL >> 32) >> (32 - bits);
 }
 
-/* The place of a task that is not in its home, or was not looked at for long. */
+/* The place of a task that is not at its home, or needs a refresh. */
 __noinline int look_at_recorded_task(__u64 now)
 {
 	__u64 ids = bpf_get_current_pid_tgid();
@@ -67,7 +67,7 @@ __noinline int look_at_recorded_task(__u64 now)
 		task = bpf_map_lookup_elem(&recorded_tasks, &place);
 		if (!task || !task->tid || task->tid == (__u32)ids || now - task->seen_ns > recorder_window_ns)
 			break;
-		/* All were seen of late: the last one gives way. */
+		/* All were seen recently: replace the last one. */
 	}
 	if (!task || (task->tid == (__u32)ids && now - task->seen_ns <= RECORDED_TASK_NS))
 		return 0;
@@ -82,7 +82,7 @@ __noinline int look_at_recorded_task(__u64 now)
 	return 0;
 }
 
-/* Of the current task, whose number it returns. */
+/* For the current task; returns its tid. */
 static __always_inline __u32 note_recorded_task(__u64 now)
 {
 	__u32 tid = bpf_get_current_pid_tgid();
@@ -99,7 +99,7 @@ static __always_inline __u64 recorded_file_key(__u64 inode, __u32 dev)
 	return (inode ^ (__u64)dev << 32) * 0xff51afd7ed558ccdULL | 1;
 }
 
-/* The place of a file that is not in its home, or was not seen of late; with a path, if it is new. */
+/* The place of a file that is not at its home, or was not seen recently; with its path, if it is new. */
 __noinline int look_at_recorded_file(__u64 address, __u64 now)
 {
 	struct file *known = (void *)address;
@@ -126,13 +126,13 @@ __noinline int look_at_recorded_file(__u64 address, __u64 now)
 		if (!file->key || now - file->seen_ns > recorder_window_ns)
 			break;
 	}
-	/* All are of files that records have. */
+	/* Records refer to all of them. */
 	if (!file || probe == RECORDED_PROBES) {
 		COUNT(loss[PATH_CAUSE_UNNAMED_FILE]);
 		return 0;
 	}
 	before = file->key;
-	/* It is another one's until its path is there; of two that want it one tries again with its next record. */
+	/* It stays the old one's until the path is there; of two contenders one tries again with its next record. */
 	file->seen_ns = now;
 	if (!take_place(&file->key, before, 1 << 1))
 		return 0;
@@ -191,7 +191,7 @@ static __always_inline void record_times(struct recorded *record, struct times *
 	record->times[RECORDED_TIME_COMPLETED] = times->completed >> shift;
 }
 
-/* A request of which no operation's record tells. */
+/* A request that is in no operation's record. */
 static __noinline int recorder_request(struct bio_state *state)
 {
 	struct recorded *record;
@@ -224,7 +224,7 @@ static __noinline int recorder_request(struct bio_state *state)
 	record->length = 0;
 	record->dev = state->done.dev;
 	record->slot = state->done.slot;
-	/* Or its stages are not known. */
+	/* Otherwise its stages are unknown. */
 	record->stages = !(state->done.events.below & EVENT_UNDIVIDED);
 	record->kind = recorded_kind_of(RECORDED_KIND_REQUEST, INTERFACE_CALL, coarse);
 	record->op = state->op_kind;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Requests: D and C. What drivers report between them is in drivers.h, what seldom happens to one in life.h. */
+/* Requests: D and C. Hooks of drivers are in drivers.h, rare events in life.h. */
 #ifndef WPT_PATH_REQUEST_H
 #define WPT_PATH_REQUEST_H
 
@@ -10,12 +10,12 @@
 #include "block/path/journal.h"
 #include "block/path/record.h"
 
-/* What made the request hears of its end itself: flushes, clones of dm, commands that users send. */
+/* The issuer of the request handles its end itself: flushes, clones of dm, passthrough commands. */
 struct request___made {
 	void *end_io;
 } __attribute__((preserve_access_index));
 
-/* By cheap reads: where one disk is traced, most requests may be of others. */
+/* Cheap checks: with one disk traced, most requests may be on others. */
 static __always_inline struct device_match traced_disk(struct request *rq, bool trusted)
 {
 	bool flush = !FIELD(trusted, rq, bio);
@@ -24,14 +24,14 @@ static __always_inline struct device_match traced_disk(struct request *rq, bool 
 }
 
 /*
- * A request of whose bios none is known: that of the flush machinery, which has none, or the kernel skipped the program
- * at the queue. Nobody knows whose it is, and what it waited for before it was made.
+ * A request without a known bio: the flush machinery's, which has none, or the kernel skipped the program
+ * at Q. Its owner and its waits before G are unknown.
  */
 static __noinline struct bio_state *take_unqueued(struct request *rq, __u32 slot)
 {
 	struct bio *bio = BPF_CORE_READ(rq, bio);
 	enum block_op op_kind = request_op(BPF_CORE_READ(rq, cmd_flags));
-	/* Without iostats it is 0. Flushes have it in any case. */
+	/* It is 0 without iostats, except for flushes. */
 	__u64 made = BPF_CORE_READ(rq, start_time_ns);
 	__u64 key = bio ? (__u64)bio : (__u64)rq;
 	struct request___made *who = (void *)rq;
@@ -39,7 +39,7 @@ static __noinline struct bio_state *take_unqueued(struct request *rq, __u32 slot
 
 	if (op_kind == BLOCK_OP_OTHER || made < since_ns)
 		return NULL;
-	/* The table was full: a bio may have been counted for that when it was queued. */
+	/* The table was full: the loss may have been counted at Q. */
 	if (bio ? BPF_CORE_READ(who, end_io) || loss[PATH_CAUSE_BIO_FULL] : op_kind != BLOCK_OP_FLUSH)
 		return NULL;
 	state = bio_for(key);
@@ -67,13 +67,13 @@ static __noinline struct bio_state *take_unqueued(struct request *rq, __u32 slot
 		state->tgid = 0;
 		state->tid = 0;
 	}
-	/* What was queued before tracing began has its request soon. */
+	/* Bios from before the trace get their requests soon. */
 	if (bio && made >= settled_ns)
 		COUNT(loss[PATH_CAUSE_UNSEEN_START]);
 	return state;
 }
 
-/* A stacked device sent on the bio that it got. */
+/* A stacked device sent on its own bio. */
 static __noinline bool descend(struct bio_state *state, struct request *rq)
 {
 	__u64 sector = BPF_CORE_READ(rq, __sector);
@@ -91,7 +91,7 @@ static __noinline bool descend(struct bio_state *state, struct request *rq)
 	}
 	state->kind = BIO_KIND_QUEUED;
 	if (state->layer) {
-		/* It stands for both, and ends once. */
+		/* It represents both, and ends once. */
 		state->layer = false;
 		state->layer_slot = state->done.slot;
 		state->done.events.below |= EVENT_SAME_BIO;
@@ -166,7 +166,7 @@ static __always_inline int on_request_issue(struct request *rq, bool trusted)
 }
 
 /*
- * The end of a request on a traced device that was not seen to begin: the place of what stands for it from now on. The
+ * The end of a request on a traced device whose start was not seen: the place that represents it from now on. The
  * kernel skipped the program at its issue, or it is not ours: a command, or made before tracing began.
  */
 __noinline __u32 begin_late(__u64 request, __u32 bytes)
@@ -260,7 +260,7 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 		if (!done->events.parts)
 			done->sector = FIELD(trusted, rq, __sector);
 		done->flags = FIELD(trusted, rq, cmd_flags);
-		/* What the block layer does itself (flushes), it does not ask the driver for. */
+		/* A flush that the block layer completes itself never gets to the driver. */
 		if (bio)
 			done->flags |= FIELD(trusted, bio, bi_opf) & ~0xffU;
 	}
@@ -277,7 +277,7 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 	}
 	if (op && op->made - op->readahead == 1 && !state->apart && !state->empty && !op->only &&
 	    done->times.queued >= op->start_ns) {
-		/* It stays here until its operation is over, which counts it together with itself. */
+		/* It stays here until its operation ends, which counts both together. */
 		state->bio = DELIVERED;
 		op->only = state->place + 1;
 		barrier();

@@ -1,21 +1,24 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* With --segments: what an operation spent its time in from when to when, and each of its requests. */
+/* With --segments: each period of an operation's stages, and each of its requests. */
 #ifndef WPT_PATH_SEGMENTS_H
 #define WPT_PATH_SEGMENTS_H
 
 #include "block/path/state.h"
 
-/* What an operation keeps until its record is written. What is kept of requests is recognised by its times, and never cleared. */
+/*
+ * The data of an operation until its record is written. Entries of requests are validated by their times, and never
+ * cleared.
+ */
 struct kept {
 	__u64 segments[SEGMENTS];
 	__u32 count;
-	__u32 more; /* stretches that had no room */
+	__u32 more; /* periods without room */
 	__u8 stage; /* of the last one */
 	__u8 unused[7];
 	struct child children[CHILDREN];
 };
 
-/* Of each slot of `ops`; Python makes it as large where it is wanted. */
+/* For each slot of `ops`; Python sets the size if it is wanted. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -23,7 +26,7 @@ struct {
 	__type(value, struct kept);
 } op_kept SEC(".maps");
 
-/* Global functions: the verifier looks at each once, and not wherever time is charged. */
+/* Global functions: verified once, not wherever time is charged. */
 __noinline int forget_segments(__u32 place)
 {
 	struct kept *kept;
@@ -36,7 +39,7 @@ __noinline int forget_segments(__u32 place)
 	return 0;
 }
 
-/* From where the one before it ends. Two of one stage are one. */
+/* A period begins where the previous one ends. Two of the same stage are combined. */
 __noinline int keep_segment(__u32 place, __u32 stage, __u64 until)
 {
 	struct kept *kept;
@@ -65,8 +68,8 @@ __noinline int keep_segment(__u32 place, __u32 stage, __u64 until)
 }
 
 /*
- * A request of it: each has a place of its own by its number, so that two that end at once on two CPUs do not meet. The
- * first place is for what an earlier operation began. `head` is the bio that stands for the request.
+ * A request of the operation: each has its own place by number, so that two ends on two CPUs do not collide. The
+ * first place is for a request of an earlier operation. `head` is the bio that represents the request.
  */
 static __noinline int keep_child(struct op_state *op, struct bio_state *state, struct bio_state *head)
 {
@@ -96,7 +99,7 @@ static __noinline int keep_child(struct op_state *op, struct bio_state *state, s
 	return 0;
 }
 
-/* That of this operation, and not one that was here before. */
+/* Of this operation, not a stale one. */
 static __always_inline bool is_of(struct child *child, struct op_state *op, bool own)
 {
 	return own ? child->times.queued >= op->start_ns : child->times.completed >= op->start_ns;
@@ -112,7 +115,7 @@ static __noinline int fill_no_segments(struct trail *trail)
 	__builtin_memset(trail->segments, 0, sizeof(trail->segments));
 #pragma clang loop unroll(disable)
 	for (at = 0; at < CHILDREN; at++) {
-		/* Or the compiler makes a call of the loop that BPF does not have. */
+		/* Otherwise the compiler turns the loop into a call that BPF lacks. */
 		barrier();
 		__builtin_memset(&trail->children[at], 0, sizeof(struct child));
 	}
@@ -156,7 +159,7 @@ static __noinline int fill_segments(struct trail *trail, struct op_state *op)
 	trail->more = kept->more;
 #pragma clang loop unroll(disable)
 	for (at = 0; at < SEGMENTS; at++) {
-		/* From memory each time: of what it read there the verifier makes no two ways. */
+		/* From memory each time: the verifier does not fork on a value that it reads. */
 		__u32 count = *(volatile __u32 *)&kept->count;
 
 		trail->segments[at] = at < count ? kept->segments[at] : 0;

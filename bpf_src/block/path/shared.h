@@ -43,7 +43,7 @@ enum request_stage {
 };
 EXPORT_ENUM(request_stage);
 
-/* The stages of what is written back: one for each bio that has data of a file. */
+/* The stages of writeback: for each bio with data of a file. */
 enum writeback_stage {
 	WRITEBACK_STAGE_DIRTY,
 	WRITEBACK_STAGE_WRITEBACK,
@@ -68,7 +68,7 @@ enum controller {
 	CONTROLLER_IO_COST,
 	CONTROLLER_IO_LATENCY,
 	CONTROLLER_WBT, /* writeback throttling */
-	CONTROLLER_TAG, /* none: no tag was free */
+	CONTROLLER_TAG, /* no tag was free */
 	CONTROLLER_ZONE, /* another write to the same zone of a zoned device has to be done first */
 	CONTROLLER_UNKNOWN,
 	CONTROLLERS,
@@ -115,7 +115,7 @@ enum op_kind {
 #define PLAIN_KINDS OP_KIND_SYNC /* of these there are so many that each may have an account with its only request */
 EXPORT_ENUM(op_kind);
 
-/* Who asked for an operation, and how its end is reported. */
+/* The interface of an operation, which determines how its end is reported. */
 enum interface {
 	INTERFACE_CALL, /* by a system call that returns at the end */
 	INTERFACE_URING,
@@ -123,9 +123,9 @@ enum interface {
 };
 EXPORT_ENUM(interface);
 
-/* Operations as a whole, per CPU: which device and kind one is of shows when it ends. */
+/* Totals of operations, per CPU: the device and kind of one are only known at its end. */
 struct op_counts {
-	__u64 discarded; /* of no traced device, it turned out */
+	__u64 discarded; /* which were not on a traced device */
 	__u64 unsampled; /* since the last sample */
 	__u64 untimed; /* requests until the next one that is timed */
 };
@@ -153,7 +153,10 @@ struct interference {
 	char name[NAME_BYTES];
 };
 
-/* A path is read a name at a time, leaf first, each with a 0 behind it; what has no room is left out at the root. */
+/*
+ * A path is read name by name, leaf first, each terminated by NUL; names near the root are left out if there is no
+ * room.
+ */
 #define PATH_BYTES 256
 #define PATH_NAME 256
 
@@ -164,20 +167,20 @@ enum record_kind {
 };
 EXPORT_ENUM(record_kind);
 
-/* A commit of a journal, and who had put most into it. */
+/* A commit of a journal, and its largest contributor. */
 struct commit {
 	__u32 transaction; /* the journal's own number; 0: none */
 	__u32 requests; /* of the task that commits */
 	__u64 bytes;
 	__u64 ns;
-	__u64 flush_ns; /* of the device's cache, that those requests waited for */
-	__u32 handles; /* changes to the file system that went into it, and the blocks that they changed first */
+	__u64 flush_ns; /* flushes of the device's cache that those requests waited for */
+	__u32 handles; /* handles in the transaction, and the blocks that they dirtied first */
 	__u32 blocks;
 	__u32 most_pid; /* 0: not known */
 	__u32 most_handles;
 	__u32 most_blocks;
 	__u32 pid; /* that commits */
-	__u32 filtered; /* its requests may not be seen */
+	__u32 filtered; /* its requests may not be traced */
 	__u32 unused;
 	char comm[NAME_BYTES];
 	char most_comm[NAME_BYTES];
@@ -186,7 +189,7 @@ struct commit {
 /* Who had the device while a request waited for it, and while the device had it: nanoseconds times requests. */
 #define NEIGHBOUR_COLUMNS 8
 struct met {
-	__u64 known; /* or all of it is left as it was */
+	__u64 known; /* otherwise the rest is stale */
 	__u64 waited; /* Q to D */
 	__u64 under_way; /* D to C */
 	__u64 wait[NEIGHBOUR_COLUMNS];
@@ -194,7 +197,7 @@ struct met {
 	__u16 owners[NEIGHBOUR_COLUMNS];
 };
 
-/* For how long an operation slept with one stack, in one stage. */
+/* The time that an operation slept with one stack, in one stage. */
 struct op_wait {
 	__u64 ns;
 	__u16 stack; /* 1 + its place in wait_stacks and the generation, or one of those below; 0: none */
@@ -203,10 +206,10 @@ struct op_wait {
 };
 
 CONSTANT(OP_WAITS, 4);
-CONSTANT(WAIT_OTHER, 0xfffe); /* of several stacks, or of one that had no place */
+CONSTANT(WAIT_OTHER, 0xfffe); /* of several stacks, or of one without a place */
 CONSTANT(WAIT_DIRTY_LIMIT, 0xffff); /* known without a stack */
 
-/* What a request passed, and when; 0: not seen, until it completes. */
+/* The points of a request; until it completes, 0 if not seen. */
 struct times {
 	__u64 queued; /* Q */
 	__u64 got; /* G */
@@ -217,13 +220,13 @@ struct times {
 };
 
 /*
- * With --segments: what an operation spent its time in, one stretch after the other without a gap. So a stretch is its
- * stage, in the lowest byte, and where it ends, in nanoseconds from the start of the operation; 0: there is none.
+ * With --segments: the periods of an operation, without gaps. So a period is its
+ * stage, in the lowest byte, and its end, in nanoseconds from the start of the operation; 0: none.
  */
 CONSTANT(SEGMENTS, 64);
 CONSTANT(SEGMENT_STAGE_BITS, 8);
 
-/* A request that completed while its operation was under way; all 0: none. */
+/* A request that completed during its operation; all 0: none. */
 struct child {
 	struct times times;
 	__u64 sector;
@@ -235,12 +238,12 @@ struct child {
 	__u8 readahead; /* its operation did not ask for it */
 	__u8 unused[6];
 };
-/* The first one is of another operation, which had begun it. */
+/* The first one was started by another operation. */
 CONSTANT(CHILDREN, 16);
 
 struct trail {
 	__u64 segments[SEGMENTS];
-	__u32 more; /* stretches behind the last of them */
+	__u32 more; /* periods after the last of them */
 	__u32 unused;
 	struct child children[CHILDREN];
 };
@@ -284,27 +287,27 @@ struct io_record {
 	__u64 held[CONTROLLERS];
 	char path[PATH_BYTES + PATH_NAME];
 	struct op_wait waits[OP_WAITS];
-	/* From here on there is only what was asked for: record_bytes. */
+	/* From here on only members that are on: record_bytes. */
 	struct interference interference[INTERFERENCE_KINDS];
 	struct interference before_wakeup; /* who ran on the waiter's CPU just before it */
 	struct met met;
 	struct trail trail;
 };
-/* With the ring's header in front whole lines of 64 bytes, which a capture compares at once. */
+/* With the ring's header, whole lines of 64 bytes, which a capture compares at once. */
 _Static_assert((8 + __builtin_offsetof(struct io_record, interference)) % 64 == 0, "records are not of whole lines");
 
 const struct io_record *export_io_record __attribute__((unused));
 
-/* What the flight recorder keeps of one that ended; all that its kind does not have is 0. */
+/* A record of the flight recorder; fields that its kind does not have are 0. */
 enum recorded_kind {
 	RECORDED_KIND_BOTH, /* an operation and the only request that it made and waited for */
 	RECORDED_KIND_OPERATION, /* its requests have records of their own */
 	RECORDED_KIND_HIT,
-	RECORDED_KIND_REQUEST, /* one that no record of the first kind has */
+	RECORDED_KIND_REQUEST, /* one that is not part of a record of the first kind */
 };
 EXPORT_ENUM(recorded_kind);
 
-/* The times of the first and the last kind: lower halves. What was not seen is the one before it. */
+/* The times of the first and the last kind: lower halves. A point that was not seen repeats the previous one. */
 enum recorded_time {
 	RECORDED_TIME_START,
 	RECORDED_TIME_ISSUED_TO_FS, /* of an asynchronous one; else when its task ran again */
@@ -320,7 +323,7 @@ EXPORT_ENUM(recorded_time);
 
 struct recorded {
 	__u64 end_ns;
-	/* Of an operation alone, from here on: what was charged to those of its stages that took time, in their order. */
+	/* For an operation only, from here on: the time of each of its stages that took any, in order. */
 	__u32 times[RECORDED_TIMES];
 	__u64 sector;
 	__u32 dev; /* of the request's disk */
@@ -337,12 +340,12 @@ struct recorded {
 	__u16 flags; /* of the request, without its operation: the kernel's own */
 	__u8 kind; /* recorded_kind, and the bits below */
 	__u8 op; /* op_kind, of a request block_op */
-	__u32 number; /* 1 + how many came before it in its area; written last */
+	__u32 number; /* its number in its area, from 1; written last */
 };
 CONSTANT(RECORDED_CHARGES, 12); /* four more words behind the times */
 CONSTANT(RECORDED_KIND_BITS, 2);
 CONSTANT(RECORDED_INTERFACE_SHIFT, 2);
-CONSTANT(RECORDED_COARSE, 0x80); /* times in units of 1,024 ns: it took longer than a lower half tells */
+CONSTANT(RECORDED_COARSE, 0x80); /* times in units of 1,024 ns: it took longer than a lower half can hold */
 CONSTANT(RECORDED_COARSE_SHIFT, 10);
 CONSTANT(RECORDED_FLAGS_SHIFT, 8);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * With `wptrace host --kicks`: what the process writes to its eventfds and reads from them, by system calls. A hypervisor
- * is kicked through one by its guest, and gives back what is done through another.
+ * With `wptrace host --kicks`: writes to the process's eventfds and reads from them, by system calls. A hypervisor
+ * is kicked through one by its guest, and signals completions through another.
  */
 #ifndef WPT_PATH_SIGNALS_H
 #define WPT_PATH_SIGNALS_H
@@ -11,7 +11,7 @@
 #include "block/path/state.h"
 
 #define EVENTFD_BYTES 8
-/* All eventfds have one inode: their name is what tells them from other files. */
+/* All eventfds share an inode: their name distinguishes them from other files. */
 const char eventfd_name[16] __attribute__((aligned(8))) = "[eventfd]";
 
 struct signal_key {
@@ -22,7 +22,7 @@ struct signal_key {
 
 struct signal_count {
 	__u64 count;
-	char comm[NAME_BYTES]; /* of the thread when it was first seen: it may be gone when somebody asks */
+	char comm[NAME_BYTES]; /* of the thread when it was first seen: it may have exited by the time of a read */
 };
 
 struct {
@@ -60,7 +60,7 @@ static __always_inline int record_signal(__u32 fd, bool read)
 
 	count = bpf_map_lookup_elem(&signal_counts, &key);
 	if (count) {
-		/* The key has the thread: nobody else counts here. */
+		/* The key includes the thread: no other one counts here. */
 		count->count++;
 	} else {
 		bpf_get_current_comm(first.comm, sizeof(first.comm));
@@ -83,7 +83,7 @@ static __always_inline int record_signal(__u32 fd, bool read)
 	return 0;
 }
 
-/* When it begins: whom it wakes may be faster than its end. */
+/* At its begin: the task that it wakes may run before its end. */
 static __always_inline int on_signal_write(struct pt_regs *regs, __u64 number)
 {
 	if (number != signal_write || !tracing || !ids_match() ||

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Where no operations are followed (wptrace io --level request): tasks that sleep for requests of their own. Who leaves a CPU
- * with a bio in hand that is under way, has a slot in `ops` until it runs again. So what does no I/O costs no more than a look
- * into the hand of the CPU and one into that table.
+ * Without operations (wptrace io --level request): tasks that sleep for their own requests. A task that leaves a CPU
+ * with a bio in hand that is in flight has a slot in `ops` until it runs again. So a task without I/O only costs a look
+ * at the bio in hand of the CPU and one at that table.
  */
 #ifndef WPT_PATH_SLEEP_H
 #define WPT_PATH_SLEEP_H
@@ -71,7 +71,7 @@ static __noinline int leave_with_bio(void *ctx, struct task_struct *task, struct
 	return 0;
 }
 
-/* Why it slept. */
+/* The reason of the sleep. */
 static __noinline int name_sleep(struct op_state *op, struct task_struct *task, __u64 ns, bool trusted)
 {
 	struct wait_cell *cell;
@@ -90,7 +90,7 @@ static __noinline int name_sleep(struct op_state *op, struct task_struct *task, 
 	return 0;
 }
 
-/* The request is complete, or one before it was enough, or it gave up. */
+/* The request is complete, or an earlier one was enough, or it gave up. */
 static __noinline int count_sleep(struct op_state *op, __u64 now)
 {
 	struct in_hand *bio;

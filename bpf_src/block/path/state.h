@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What the io_path programs share: what Python sets, operations by task, requests by bio. */
+/* Shared state of the io_path programs: settings, operations by task, requests by bio. */
 #ifndef WPT_PATH_STATE_H
 #define WPT_PATH_STATE_H
 
@@ -9,27 +9,27 @@
 
 #define NEVER ~0ULL
 
-/* --- What Python sets --------------------------------------------------------------------------------------------- */
+/* --- Settings ----------------------------------------------------------------------------------------------------- */
 
 /*
- * Whether new operations and requests are taken. It is set when all programs are attached, and cleared before the first
- * one is detached, so that whatever was seen to begin is seen whole.
+ * Whether new operations and requests are traced. It is set when all programs are attached, and cleared before the first
+ * one is detached, so that whatever is seen to begin is seen in full.
  */
 bool tracing;
 __u64 since_ns; /* when that was set */
-__u64 settled_ns; /* what is made from then on, was queued later than that */
-__u64 elsewhere; /* requests that ended on traced devices, and are not ours: the disks count them as well */
+__u64 settled_ns; /* requests made from then on were queued after that */
+__u64 elsewhere; /* requests on traced devices that are not ours, but that the disks count */
 
 /* Those that took at least this long are shown one by one; the default is never. */
 __u64 slow_ns = NEVER;
 __u32 sample; /* one in so many is reported as well, 0 for none */
-bool interference_on; /* interference is watched: a budget may have taken it off, and what operations had of it is kept */
-bool no_operations; /* a budget took them off: none begins */
+bool interference_on; /* interference is traced; a budget may turn it off, and the figures so far are kept */
+bool no_operations; /* a budget turned operations off: none begins */
 __u32 request_sample; /* one in so many requests is timed, the others are counted alone; 0: all are timed */
 __u64 tick_ns; /* how often a CPU without its interrupts off would tick; 0: nobody ticks */
-bool seen_by_handler; /* nothing but the running interrupt handler shows when the completion was seen */
+bool seen_by_handler; /* only the running interrupt handler shows when the completion was seen */
 
-/* Rows of files: the device of a superblock, or that of a special file. */
+/* Rows of files, by the device of the superblock, or of a special file. */
 #define FILE_DEVICES 1024
 struct file_device {
 	__u32 dev; /* 0: free */
@@ -45,14 +45,14 @@ const volatile bool request_is_second;
 const volatile bool bio_is_second;
 const volatile __u32 page_shift = 12;
 
-/* What was asked for. Constant, so that the verifier does not go through what is only for the rest. */
+/* Options. Constants, so that the verifier drops the code of those that are off. */
 const volatile bool emits_records = true; /* operations and requests one by one, while `records_on` */
 const volatile bool interference = true;
-const volatile bool following = true; /* what is written back, to who made it dirty */
+const volatile bool following = true; /* writeback, with the task that dirtied the pages */
 const volatile bool stacked = true; /* devices with rows of their own */
 const volatile bool watches_remote = true; /* file systems that other machines or processes serve */
-const volatile bool segmented; /* each stretch of a stage is kept, and each request */
-const volatile bool requests_alone; /* no operations: nobody sees them begin and end */
+const volatile bool segmented; /* each period of a stage is kept, and each request */
+const volatile bool requests_alone; /* no operations: no hook sees them begin and end */
 
 static __always_inline bool watches_interference(void)
 {
@@ -60,8 +60,8 @@ static __always_inline bool watches_interference(void)
 }
 
 /*
- * What records need is kept from when they are turned on, which may be while it runs. So what began before that has none:
- * its place may have what belongs to another one.
+ * Data for records is kept once they are on, which may happen at any time. So an operation that began before has no
+ * record: its slot may hold data of another one.
  */
 bool records_on;
 __u64 records_since_ns = NEVER;
@@ -84,7 +84,7 @@ static __always_inline bool keeps_segments(void)
 #define BIO_BITS 14
 #define BIOS (1 << BIO_BITS)
 #define BIO_PROBES 16
-#define DONE 4 /* completed requests that an operation keeps: the last of them counts */
+#define DONE 4 /* completed requests that an operation keeps: the last one counts */
 
 struct done {
 	struct times times;
@@ -107,31 +107,34 @@ enum op_state_kind {
 	OP_IGNORED, /* filtered out, and so are its requests */
 	OP_SUBMITTED, /* an asynchronous one that no file system has seen yet */
 	OP_STAND_IN, /* no operation: this task works on an asynchronous one */
-	OP_AWAY, /* no operation, where there are none: this task left its CPU with a bio in hand */
+	OP_AWAY, /* no operation, at levels without them: this task left its CPU with a bio in hand */
 };
 EXPORT_ENUM(op_state_kind);
 
 struct op_state {
 	__u64 task; /* or the kiocb of an asynchronous one; 0: free */
-	__u64 begun; /* operations in this slot, ever; Python wants it second */
+	__u64 begun; /* operations in this slot so far; Python expects it second */
 	__u64 start_ns;
 	struct file *file;
 	loff_t *position; /* the kernel's own, which it moves at the end; NULL: not known */
-	__s64 offset; /* -1: not looked at yet */
+	__s64 offset; /* -1: not looked up yet */
 	__u64 length;
 	__u32 place; /* its own, by which requests find it */
 	__u16 crowded; /* another one belongs here, and had to take one of the next slots */
-	__u16 owner; /* with --by: the number of whose it is */
+	__u16 owner; /* with --by: the number of its owner */
 	__u16 wake_cpu;
 	__u8 kind;
 	__u8 op_kind;
-	/* 1 + slot of the bio that was the only one when it completed, 0: none. Kept until that is released: drop_only(). */
+	/*
+	 * 1 + slot of the bio that was the only one when it completed, 0: none. Kept until that is released:
+	 * drop_only().
+	 */
 	__u32 only;
 
-	/* From here to the charges all is 0 in the beginning. */
+	/* From here to the charges everything begins as 0. */
 	__u32 tid; /* 0 until it sleeps */
 	__u32 transaction; /* of a journal, that it waited for */
-	__u64 stands_for; /* of a stand-in: the key of what it stands for */
+	__u64 stands_for; /* of a stand-in: the key of the operation */
 	__u64 issued_ns; /* when a file system got the asynchronous one */
 	__u64 slept_ns; /* since when its task sleeps; 0: it runs */
 	__u64 woken_ns; /* when its task ran again after its only request, which is not charged yet; 0: it did not */
@@ -141,20 +144,20 @@ struct op_state {
 	__u64 held_until; /* when its task last ran again while that bio had no request; 0: it did not */
 	__u64 above_done_ns; /* C of the last bio of it that a stacked device completed; may be an earlier one's */
 	__u32 made; /* bios */
-	__u32 readahead; /* how many of them are for pages beyond what was asked for */
+	__u32 readahead; /* how many of them are readahead */
 	__u32 ended; /* how many of the others completed */
 	__u16 slot; /* of the last request */
-	__u16 target; /* of a stand-in: the slot of what it stands for */
+	__u16 target; /* of a stand-in: the slot of the operation */
 	__u8 last; /* 1 + slot in done of what completed last, 0: nothing since the last look */
 	__u8 waited_for; /* what `last` was when it was charged last */
 	__u8 interface;
 	bool waited; /* a request was charged */
 	bool charged; /* anything was */
-	bool blocked; /* slept for I/O of anyone, sent it to a stacked device, or went on without its task */
+	bool blocked; /* slept for any I/O, sent it to a stacked device, or went on without its task */
 	bool lost; /* a bio had no slot */
 	bool in_iowait;
 	bool in_journal; /* where it may wait for one */
-	bool whole; /* a sync of file systems: it writes what is dirty there, whoever made it dirty */
+	bool whole; /* a sync of file systems: it writes all dirty pages, whoever dirtied them */
 	__u8 depth; /* how many syncs and faults are under way inside of it */
 	__u8 journal; /* 1 + slot in journals of what it waited for, 0: none */
 	__s32 result; /* of the last sync or fault inside of it */
@@ -162,8 +165,8 @@ struct op_state {
 	bool limited; /* it slept in it */
 	bool remote; /* another machine or process serves its file */
 	bool frozen; /* it waits for its file system to thaw, and its file is not known yet */
-	__u8 waits; /* how many of its op_waits it has */
-	__u8 works; /* the same of works */
+	__u8 waits; /* how many op_waits it has used */
+	__u8 works; /* how many works */
 
 	__u64 charges[OP_CHARGES]; /* meaningless until charged */
 	__u64 asleep_ns; /* of FS; meaningless until charged */
@@ -230,24 +233,24 @@ static __always_inline struct done *done_of(struct op_state *op, __u32 number)
 
 enum bio_kind {
 	BIO_KIND_QUEUED,
-	BIO_KIND_HEAD, /* the first one of a request that was issued: it stands for the request */
+	BIO_KIND_HEAD, /* the first one of an issued request, which it represents */
 	BIO_KIND_HELD, /* by a cgroup's limit: a worker sends it on */
 	BIO_KIND_ABOVE, /* sent to a stacked device, which may send on this one or others */
-	BIO_KIND_LINKED, /* made by such a device of another one, and not yet queued */
+	BIO_KIND_LINKED, /* made by such a device from another one, and not yet queued */
 };
 
 struct bio_state {
 	__u64 bio; /* 0: free */
-	__u64 begun; /* requests that were issued in this slot, ever; Python wants it second */
+	__u64 begun; /* requests issued in this slot so far; Python expects it second */
 	__u32 place; /* its own */
 	__u16 crowded; /* another one belongs here, and had to take one of the next slots */
-	__u16 owner; /* with --by: the number of whose it is */
+	__u16 owner; /* with --by: the number of its owner */
 	__u64 task; /* of its operation, 0: none */
 	__u32 op; /* the slot of its operation */
 	__u32 made;
 	__u64 cgroup;
 	__u32 tgid;
-	__u32 tid; /* of what is no operation's, or is reported */
+	__u32 tid; /* of requests without an operation, or with a record */
 	__u8 kind; /* bio_kind */
 	__u8 op_kind; /* block_op */
 	bool empty; /* a flush that a bio asks for: the flush itself is a request of its own */
@@ -258,10 +261,10 @@ struct bio_state {
 	bool layer; /* of a stacked device that has a row */
 	bool unused;
 	char comm[NAME_BYTES];
-	__u64 above_ns; /* Q of the bio that it was made of, if events.below tells so */
-	__u64 top_ns; /* Q of the topmost one of those that it was made of, if events.below tells so */
-	__u32 above; /* the slot of the bio that it was made of, if events.below tells so */
-	__u32 layer_slot; /* of the device that sent this very bio on, if events.below tells so */
+	__u64 above_ns; /* Q of the bio that it was made from, if events.below is set */
+	__u64 top_ns; /* Q of the topmost bio that it was made from, if events.below is set */
+	__u32 above; /* the slot of the bio that it was made from, if events.below is set */
+	__u32 layer_slot; /* of the device that sent on this bio itself, if events.below is set */
 	struct done done;
 };
 
@@ -271,7 +274,7 @@ enum bio_apart {
 	BIO_APART_LATE = 4, /* its issue went unseen */
 };
 
-/* Instead of a bio: it completed, and its operation has not looked at it yet. */
+/* In place of a bio: it has completed, and its operation has not processed it yet. */
 CONSTANT(DELIVERED, 1);
 
 const struct bio_state *export_bio_state __attribute__((unused));
@@ -320,11 +323,11 @@ struct {
 } records SEC(".maps");
 
 /*
- * Many stages are empty, and the reader takes what is missing for that. Not a function of its own, and only of values
+ * Many stages are empty: they are not counted, and the reader infers them. Inline, and only for values
  * that were just read from memory: before
  * commit fde2a3882bd0 ("bpf: support precision propagation in the presence of subprogs", v6.5)
- * the verifier follows what a bucket's place depends on back to the begin of its function, and when it gets there tells
- * all values from one another, in each of hundreds of thousands of states.
+ * the verifier tracks the index of a bucket back to the begin of its function, and when it gets there distinguishes
+ * all of its values, in each of hundreds of thousands of states.
  */
 static __always_inline void add(struct hist *hist, __u64 value)
 {
@@ -386,7 +389,7 @@ static __always_inline struct op_state *find_op_in_loop(__u64 task)
 	return place < OPS ? op_at(place) : NULL;
 }
 
-/* What a task works on: an operation of its own, or the asynchronous one that it stands in for. */
+/* The operation of a task: its own, or the asynchronous one that it stands in for. */
 static __always_inline struct op_state *op_of(__u64 task)
 {
 	struct op_state *op = find_op(task);
@@ -401,7 +404,7 @@ static __always_inline struct op_state *op_of(__u64 task)
 	return op;
 }
 
-/* Before the next one in this slot says when it began, nothing of its task belongs to it. */
+/* Nothing belongs to the next operation in this slot before it has set its start. */
 static __always_inline void free_op(struct op_state *op)
 {
 	op->start_ns = NEVER;
@@ -430,7 +433,7 @@ static __always_inline bool take_bio(struct bio_state *state, __u64 bio)
 	return true;
 }
 
-/* What was sent to a stacked device may never be heard of again, and gives way. */
+/* A bio that was sent to a stacked device may never end, so it may be replaced. */
 static __always_inline bool take_above(struct bio_state *state, __u64 bio)
 {
 	__u64 before = state->bio;
@@ -480,7 +483,7 @@ static __always_inline struct bio_state *find_bio_in_loop(struct bio *bio)
 	return place < BIOS ? bio_at(place) : NULL;
 }
 
-/* What completed, by what `last` was then. */
+/* The completed request, by the value of `last`. */
 static __always_inline struct done *done_at(struct op_state *op, __u32 last)
 {
 	if (!last)
@@ -490,10 +493,10 @@ static __always_inline struct done *done_at(struct op_state *op, __u32 last)
 	return &bio_at(op->only - 1)->done;
 }
 
-/* A front merge puts other bios before the one that stands for the request. */
+/* A front merge puts other bios before the one that represents the request. */
 #define FRONT_MERGES 8
 
-/* Before a request is issued, no bio stands for it yet: the first one that is known will. */
+/* Before its issue no bio represents a request: the first known one will. */
 static __noinline struct bio_state *behind(struct bio *bio, bool issued)
 {
 	int place;
@@ -523,7 +526,7 @@ static __always_inline struct bio_state *first_of(struct request *rq, bool issue
 	return bio && FIELD(trusted, bio, bi_next) ? behind(bio, issued) : NULL;
 }
 
-/* What stands for a request that was issued. */
+/* The bio that represents an issued request. */
 static __always_inline struct bio_state *state_of(struct request *rq, bool trusted)
 {
 	return first_of(rq, true, trusted);

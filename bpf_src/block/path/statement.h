@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Which statement a server of databases works on (--by statement): what its process has in its own memory, read when
- * an operation begins. Nothing is run for a statement without I/O, and one that has begun before the trace is seen.
+ * The statement that a database server executes (--by statement), read from the memory of its process when
+ * an operation begins. A statement without I/O costs nothing, and one that began before the trace is seen.
  *
- * The memory is another's, and may say anything. It is only compared and copied, as much as there is room for. Python
- * looks at the copy (wptrace/flows/io/parts/statements.py).
+ * The memory is not trusted. It is only compared and copied, as far as there is room. Python
+ * interprets the copy (wptrace/flows/io/parts/statements.py).
  */
 #ifndef WPT_PATH_STATEMENT_H
 #define WPT_PATH_STATEMENT_H
@@ -13,26 +13,26 @@
 #include "lib/comm.h"
 
 /*
- * A program of which it is known where it keeps the statement; found by its file, since processes come and go. The
- * inode and the size stand for the file: stat(2) names another device than the kernel's on btrfs and overlayfs.
+ * A program whose statement pointer is known, identified by its file, since processes come and go. The
+ * inode and the size identify the file: stat(2) gives another device than the kernel's on btrfs and overlayfs.
  */
 struct server {
-	__u64 inode; /* 0: none, and none behind it */
+	__u64 inode; /* 0: none, also at later places */
 	__u64 size;
-	__u64 text; /* from the begin of a process' code to the pointer to its statement */
+	__u64 text; /* from the start of a process's code to its statement pointer */
 };
 
 #define SERVERS 16
 struct server servers[SERVERS];
-/* A process has the name of a server, and its file is none of these. */
+/* A process has the name of a server, but its file is none of these. */
 __u32 unknown_server;
 
-/* What of a text tells it from others, and is kept. */
+/* The length of text that is compared and kept. */
 CONSTANT(STATEMENT_BYTES, 1024);
-/* So much of it at a time: on the stack, which no other task shares, and of which older kernels give little. */
+/* The piece to read at a time: on the stack, which is private but small on older kernels. */
 CONSTANT(STATEMENT_PIECE, 64);
 
-/* Of each place in `owners`; no more than one without --by statement. */
+/* For each place in `owners`; a single one without --by statement. */
 struct statement_text {
 	char text[STATEMENT_BYTES + 8];
 };
@@ -44,12 +44,12 @@ struct {
 	__type(value, struct statement_text);
 } statement_texts SEC(".maps");
 
-/* What a row of such owners is of. */
+/* Kinds of rows by statement. */
 enum statement_row {
 	STATEMENT_ROW_NONE,
-	STATEMENT_ROW_PROGRAM, /* which is no server: by its name */
+	STATEMENT_ROW_PROGRAM, /* not a server: by its name */
 	STATEMENT_ROW_STATEMENT,
-	STATEMENT_ROW_TITLE, /* what a server without a statement calls itself in lists of processes */
+	STATEMENT_ROW_TITLE, /* the process title of a server without a statement */
 	STATEMENT_ROW_UNREAD, /* the text was not in memory, or there is none where there should be */
 };
 EXPORT_ENUM(statement_row);
@@ -73,7 +73,7 @@ __noinline __u32 find_server(__u64 inode, __u64 size)
 	return SERVERS;
 }
 
-/* 0: it cannot be read, which takes a page that is in memory. */
+/* 0: it cannot be read, as the page is not in memory. */
 __noinline __u64 hash_text(__u64 text)
 {
 	__u64 words[STATEMENT_PIECE / sizeof(__u64) + 1], hash = 0;
@@ -82,7 +82,7 @@ __noinline __u64 hash_text(__u64 text)
 
 	for (at = 0; at < STATEMENT_BYTES; at += STATEMENT_PIECE) {
 		__builtin_memset(words, 0, sizeof(words));
-		/* With the 0 behind it. */
+		/* With the terminating NUL. */
 		length = bpf_probe_read_user_str(words, STATEMENT_PIECE + 1, (void *)text + at);
 		if (length < 0)
 			return 0;
@@ -101,7 +101,7 @@ __noinline int keep_text(__u32 place, __u64 text)
 {
 	struct statement_text *kept = (void *)bpf_map_lookup_elem(&statement_texts, &place);
 
-	/* Python compares it with its hash: where it was not read, or has become another one, it shows. */
+	/* Python compares it with its hash, which shows if it could not be read or has changed. */
 	if (kept)
 		bpf_probe_read_user_str(kept->text, STATEMENT_BYTES + 1, (void *)text);
 	return 0;
@@ -110,7 +110,7 @@ __noinline int keep_text(__u32 place, __u64 text)
 /* "postgres" and "postmast(er)". */
 #define IS_SERVER_NAME(word) ((word) == 0x7365726774736f70ULL || (word) == 0x7473616d74736f70ULL)
 
-/* The program of a process, and where its code and its title are. */
+/* The program of a process, and the addresses of its code and title. */
 struct program {
 	__u64 inode;
 	__u64 size;
@@ -118,7 +118,7 @@ struct program {
 	__u64 title;
 };
 
-/* Nothing of a thread of the kernel. */
+/* A kernel thread has none. */
 static __always_inline void program_of(struct task_struct *task, struct program *found, bool typed)
 {
 	struct mm_struct *memory = FIELD(typed, task, mm);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Files whose data are stored: not pipes, sockets, terminals. Needs `wptrace.h` first. */
+/* Files with storage: not pipes, sockets, terminals. Needs `wptrace.h` first. */
 #ifndef WPT_PATH_STORED_H
 #define WPT_PATH_STORED_H
 
@@ -10,7 +10,7 @@
 #define S_IFDIR 0040000
 #define S_IFREG 0100000
 
-/* Where the file may be of any kind. */
+/* For files of any kind. */
 static __always_inline bool is_stored(struct file *file, enum op_kind kind, bool trusted)
 {
 	struct inode *inode = FIELD(trusted, file, f_inode);

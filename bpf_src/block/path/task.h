@@ -21,7 +21,7 @@ static __always_inline void run_again(struct op_state *op, struct task_struct *t
 		return;
 	settle(op);
 	done = done_at(op, op->last);
-	/* All was there before its task had to wait for something else. */
+	/* Everything was complete before its task had to wait for something else. */
 	if (done && done->times.completed < op->slept_ns && all_ended(op)) {
 		charge_last(op);
 		done = NULL;
@@ -41,12 +41,12 @@ static __always_inline void run_again(struct op_state *op, struct task_struct *t
 		}
 	} else {
 		open_account(op);
-		/* Nobody sleeps in a journal, or to have something synced, but for I/O. */
+		/* A sleep in a journal or a sync is always for I/O. */
 		if (op->in_iowait || op->in_journal || op->op_kind == OP_KIND_SYNC)
 			op->blocked = true;
 		if (op->in_iowait && op->lost)
 			advance(op, OP_STAGE_UNATTRIBUTED, now);
-		/* What it waited for was not a request of its own: a lock, a journal, another task's read. */
+		/* It waited for something other than its own request: a lock, a journal, another task's read. */
 		if (op->above && journal_by_stack && trusted)
 			leave_above(op, task);
 		if (op->above)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Why the task of an operation slept where no request of its own says so. When it is switched in again, its stack is still
- * the one that it went to sleep with. Python gives each stack a reason (wptrace/flows/io/wait_reasons.py).
+ * The reason of a sleep in an operation that none of its requests explains. When the task is switched in again, its
+ * stack is still the one that it slept with. Python gives each stack a reason (wptrace/flows/io/wait_reasons.py).
  */
 #ifndef WPT_PATH_WAITS_H
 #define WPT_PATH_WAITS_H
@@ -21,10 +21,13 @@ struct wait_stack {
 	__u64 frames[WAIT_FRAMES];
 	__u16 crowded; /* another one belongs here, and had to take one of the next slots */
 	bool known; /* the frames are there */
-	__u8 generation; /* how often it was given up, for another stack to have its place */
+	__u8 generation; /* how often the place was given to another stack */
 };
 
-/* In a number of 16 bits, which is 1 + the place and the generation: there are 63, as the last numbers mean something else. */
+/*
+ * In a number of 16 bits, which is 1 + the place and the generation: there are 63, as the last numbers mean something
+ * else.
+ */
 #define WAIT_STACK_BITS 10
 #define WAIT_STACK_PROBES 16
 struct wait_stack wait_stacks[1 << WAIT_STACK_BITS] SEC(".bss.waits");
@@ -37,7 +40,7 @@ static __always_inline struct wait_stack *wait_stack_at(__u32 place)
 
 PLAIN_TABLE(wait_stack, struct wait_stack, key, WAIT_STACK_BITS, WAIT_STACK_PROBES)
 
-/* What its task was at when ticks came while it ran. */
+/* The stacks of its running task, sampled by ticks. */
 struct op_work {
 	__u16 stack; /* as that of a wait */
 	__u16 stage; /* op_stage */
@@ -52,7 +55,7 @@ struct op_waits {
 	struct op_work works[OP_WORKS];
 	__u64 limit; /* of all of its waits in the dirty limit: wait_cell */
 	__u64 rate;
-	__u64 limit_now; /* of the one that its task is about to begin */
+	__u64 limit_now; /* of the one that its task is about to enter */
 	__u64 rate_now;
 };
 
@@ -78,7 +81,7 @@ static __always_inline struct op_work *work_at(struct op_waits *waits, __u32 at)
 	return &waits->works[at];
 }
 
-/* By slot, op_kind, stage, owner and what stands for a stack, in one number. */
+/* Slot, op_kind, stage, owner and the number of a stack, packed into one. */
 #define WAIT_ROWS 2048
 #define WAIT_ROW_PROBES 16
 __u64 wait_rows[WAIT_ROWS] SEC(".bss.wait_rows");
@@ -90,7 +93,7 @@ static __always_inline __u64 *wait_row_at(__u32 place)
 }
 
 /* One for all CPUs: waits are few. */
-/* What operations waited for: one for each row, stage and stack. What they had limits for is the sum over their waits. */
+/* Waits of operations: one for each row, stage and stack. Figures of limits are sums over the waits. */
 struct wait_cell {
 	__u64 finished; /* operations */
 	__u64 waits;
@@ -106,7 +109,7 @@ struct {
 	__type(value, struct wait_cell);
 } wait_cells SEC(".maps");
 
-/* In a stage: the row is of work. */
+/* In a stage: the row is for work. */
 CONSTANT(WAIT_RUNS, 0x80);
 
 /* --- A wait ------------------------------------------------------------------------------------------------------- */
@@ -117,7 +120,7 @@ __u64 journal_begin[JOURNAL_FUNCTIONS];
 __u64 journal_bytes[JOURNAL_FUNCTIONS];
 bool journal_by_stack;
 
-/* Global: the verifier looks at its loop once. */
+/* Global: its loop is verified once. */
 __noinline bool is_in_journal(__u64 address)
 {
 	int number;
@@ -159,7 +162,7 @@ struct task_struct___sleeping {
 	struct thread_struct___sleeping thread;
 } __attribute__((preserve_access_index));
 
-/* Where the stack of a task ends that does not run. */
+/* The end of the stack of a task that does not run. */
 static __always_inline __u64 end_of_stack(struct task_struct *task)
 {
 	return ((struct task_struct___sleeping *)task)->thread.SAVED_SP;
@@ -185,7 +188,7 @@ static __always_inline __u32 number_of_stack(__u64 key, __u64 *frames)
 
 #define WITH_FRAME(key, frame) (((key) ^ (frame)) * 0x9e3779b97f4a7c15ULL)
 
-/* The number of the stack that a task sleeps with, by walking it; what it has is left in `new`. */
+/* The number of the stack that a task sleeps with, by walking it; the frames are left in `new`. */
 static __noinline __u32 walked_wait_stack(struct task_struct *task, struct learning *new)
 {
 	__u64 frames[WAIT_FRAMES] = {};
@@ -207,10 +210,10 @@ static __noinline __u32 walked_wait_stack(struct task_struct *task, struct learn
 	return number_of_stack(key, frames);
 }
 
-/* Instead of its key (wptrace/flows/io/wait_stacks.py): it leaves, and the next walk finds another place for it. */
+/* In place of its key (wptrace/flows/io/wait_stacks.py): it is being removed, and the next walk finds another place. */
 #define WAIT_STACK_GONE (1ULL << 63)
 
-/* Whether its place is not that of another one, or about to be. */
+/* Whether its place has not been given to another one, nor is about to be. */
 static __always_inline bool is_current(__u32 stack)
 {
 	struct wait_stack *found = wait_stack_at(stack - 1);
@@ -218,7 +221,7 @@ static __always_inline bool is_current(__u32 stack)
 	return found->generation == (stack - 1) >> WAIT_STACK_BITS && found->key != WAIT_STACK_GONE;
 }
 
-/* The same, mostly without walking it. Operations of one kind sleep in few ways. */
+/* The same, usually without walking it. Operations of a kind sleep in few places. */
 static __noinline __u32 wait_stack_of(struct task_struct *task, __u32 hint)
 {
 	__u32 zero = 0, set_number = hint & (KNOWN_SETS - 1), way, id;
@@ -298,7 +301,7 @@ __noinline __u32 place_of_two(__u32 place)
 	return 0;
 }
 
-/* Global, and of numbers. More different ones of a stage than there is room for are one of several stacks. */
+/* Global, with scalar arguments. If a stage has more stacks than there is room for, the rest is one of several stacks. */
 __noinline int keep_wait(__u32 place, __u64 ns, __u32 stage, __u32 stack)
 {
 	struct op_state *op = op_at(place);
@@ -331,7 +334,7 @@ __noinline int keep_wait(__u32 place, __u64 ns, __u32 stage, __u32 stack)
 	return 0;
 }
 
-/* A journal is what a task waits for when a stacked device is done with what it sent there, as on_journal_wait() knows. */
+/* A task whose stacked device is done waits for a journal, as on_journal_wait() knows. */
 static __noinline int leave_above(struct op_state *op, struct task_struct *task)
 {
 	__u32 stack;
@@ -346,13 +349,13 @@ static __noinline int leave_above(struct op_state *op, struct task_struct *task)
 	return 0;
 }
 
-/* Since when its task slept, without what is charged already. */
+/* The start of the sleep, without the time that is charged already. */
 static __always_inline __u64 asleep_since(struct op_state *op)
 {
 	return op->slept_ns > op->cursor_ns ? op->slept_ns : op->cursor_ns;
 }
 
-/* It slept for what is no request of its own. */
+/* It slept for something other than its own request. */
 static __always_inline void charge_wait(struct op_state *op, struct task_struct *task, __u64 now, bool trusted)
 {
 	enum op_stage stage = own_stage(op);
@@ -424,7 +427,7 @@ static __always_inline void charge_dirty_limit(struct op_state *op, __u64 now)
 
 /* --- The end of an operation -------------------------------------------------------------------------------------- */
 
-/* The slot, the kind, the stage and the owner of what a row counts, and the stack. */
+/* The slot, kind, stage and owner of a row, and the stack. */
 #define WAIT_KEY(slot, op_kind, stage, owner, stack) \
 	((__u64)(slot) << 48 | (__u64)(op_kind) << 40 | (__u64)(stage) << 32 | (__u64)(owner) << 16 | (stack))
 
@@ -487,9 +490,9 @@ __noinline int count_waits(__u32 place)
 	return 0;
 }
 
-/* --- What it did meanwhile ---------------------------------------------------------------------------------------- */
+/* --- Work --------------------------------------------------------------------------------------------------------- */
 
-/* The stack that a tick interrupts. Where in its innermost function that was makes no other one of it. */
+/* The stack that a tick interrupts. The address within its innermost function does not matter. */
 static __noinline __u32 interrupted_stack(void *ctx)
 {
 	__u64 frames[WAIT_FRAMES] = {};
@@ -504,7 +507,7 @@ static __noinline __u32 interrupted_stack(void *ctx)
 	return number_of_stack(key, frames);
 }
 
-/* Those that find no place are one of several. */
+/* Those without a place count as one of several. */
 static __noinline int keep_work(struct op_state *op, __u32 stage, __u32 stack)
 {
 	struct op_waits *waits;
@@ -534,10 +537,10 @@ static __always_inline int on_tick_of_work(void *ctx)
 {
 	struct op_state *op = op_of(bpf_get_current_task());
 
-	/* Nobody wants reasons, or its task is about to sleep. */
+	/* Reasons are off, or its task is about to sleep. */
 	if (wait_ns == NEVER || !op || op->kind != OP_TRACED || op->slept_ns)
 		return 0;
-	/* Whether it will wait once more, or returns, nobody knows yet. */
+	/* It may wait again, or return. */
 	return keep_work(op, own_stage(op), interrupted_stack(ctx));
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Who made a page of the page cache dirty, and when: looked up when a bio writes it back, which is done by a worker of
- * the kernel or for another task. It is kept by page frame, and stays there until the frame becomes dirty again: a folio
- * may be written by several bios, and by those of each device of a stack.
+ * The task that dirtied a page of the page cache, and when: looked up when a bio writes it back, which is done by a
+ * worker of the kernel or for another task. It is kept by page frame, and stays there until the frame becomes dirty
+ * again: a folio may be written by several bios, and by those of each device of a stack.
  */
 #ifndef WPT_PATH_WRITEBACK_H
 #define WPT_PATH_WRITEBACK_H
@@ -17,7 +17,7 @@ struct dirty_frame {
 	__u64 page; /* the first one of its folio; 0: free */
 	__u64 since_ns;
 	__u64 cgroup;
-	__u32 check; /* what it is of: a frame is used again for another file, and not only for what becomes dirty */
+	__u32 check; /* the file: a frame may be reused for another file without becoming dirty */
 	__u32 tgid;
 	__u32 tid; /* 0: a filter leaves it out */
 	__u32 started; /* where owners are processes or threads; where they are statements, the statement_row */
@@ -25,7 +25,7 @@ struct dirty_frame {
 	char comm[NAME_BYTES];
 };
 
-/* As large as memory wants it: that is no size for a variable. */
+/* As large as memory requires, which is too large for a variable. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -38,7 +38,7 @@ struct writeback_cell {
 	__u64 finished;
 	__u64 failed;
 	__u64 bytes;
-	__u64 untimed; /* of the finished: in no distribution */
+	__u64 untimed; /* of the finished: only counted */
 	struct hist stages[WRITEBACK_STAGES];
 };
 CELLS(writeback_cells, writeback_cell);
@@ -80,7 +80,7 @@ static __always_inline __u32 check_of(__u64 mapping, __u64 index)
 
 #define PAGE_BIT(name) (1UL << bpf_core_enum_value(enum pageflags, PG_##name))
 
-/* What was thrown away and never written, or is not dirty any more. Flags are the first word of a page. */
+/* Discarded and never written, or not dirty any more. Flags are the first word of a page. */
 static __always_inline bool is_stale(__u64 page)
 {
 	__u64 flags = 0;
@@ -128,7 +128,7 @@ struct page___with_head {
 	unsigned long compound_head;
 } __attribute__((preserve_access_index));
 
-/* 7.2 has another name for it: it may hold a mask for the address of the page, which is above all addresses of pages. */
+/* 7.2 renamed it, as it may hold a mask for the address of the page, which is above all addresses of pages. */
 struct page___with_info {
 	unsigned long compound_info;
 } __attribute__((preserve_access_index));
@@ -265,13 +265,13 @@ static __always_inline bool inode_passes(struct inode *inode)
 
 /* --- A page becomes dirty ------------------------------------------------------------------------------------------- */
 
-/* Decided here, where the current task is who writes. */
+/* Filtered here, where the current task is the writer. */
 static __noinline bool dirtier_passes(struct inode *inode)
 {
 	return task_matches() && (!filter_file || inode_passes(inode));
 }
 
-/* That of the write, or of who stores to mapped memory. */
+/* The call that writes, or the task that stores to mapped memory. */
 static __noinline void note_statement(struct dirty_frame *frame)
 {
 	struct op_state *op = op_of(bpf_get_current_task());
@@ -355,7 +355,7 @@ static __always_inline struct page_of_file first_of_file(struct bio *bio)
 	return found;
 }
 
-/* Who dirtied the first page of what a bio writes. */
+/* The task that dirtied the first page that a bio writes. */
 static __noinline struct dirty_frame *dirtier_of(struct bio *bio)
 {
 	__u64 page = head_of(first_page(bio));
@@ -429,7 +429,7 @@ static __noinline int split_writeback(struct bio_state *front, struct bio_state 
 
 /* --- It was written ------------------------------------------------------------------------------------------------- */
 
-/* `request` is the slot of what stands for the request that the bio was part of. */
+/* `request` is the slot of the bio that represents the request. */
 __noinline int count_writeback(__u32 place, __u32 request)
 {
 	struct bio_state *state = bio_at(place), *head = bio_at(request);

@@ -16,7 +16,7 @@ struct cgroup___with_ids {
 	__u64 ancestor_ids[0];
 } __attribute__((preserve_access_index));
 
-/* Global, and of a number: the verifier looks at the loop once, and not in each state of its callers. */
+/* Global, with a scalar argument: the loop is verified once, and not in each state of its callers. */
 __noinline __u32 cgroup_matches(__u64 address)
 {
 	struct task_struct *task = (void *)address;

@@ -13,7 +13,7 @@ __u32 filter_inode_dev;
 __u64 filter_directory;
 __u32 filter_directory_dev;
 
-/* How often one climbs at most: up to another mount, or up so many directories. */
+/* The maximum of steps: up to another mount, or up so many directories. */
 #define CLIMB 32
 #define STRIDE 16
 
@@ -22,7 +22,7 @@ __u32 filter_directory_dev;
 #define AT_WANTED 1
 
 /*
- * A few directories up on one file system; where one has got to. Two functions, as the verifier goes through each step
+ * Climb a few directories on one file system; returns the place. Two functions, as the verifier goes through each step
  * of a loop, and through this one just once.
  */
 __noinline __u64 stride(__u64 from)
@@ -43,9 +43,9 @@ __noinline __u64 stride(__u64 from)
 }
 
 /*
- * On the file system of the wanted directory the way goes up to its root, past the root of the mount, since a bind
- * mount may show only what is below the directory. Any other one is left at once, to where it is mounted. Pointers
- * come by copy: what was found by a container's offset is no object that the verifier knows.
+ * On the file system of the wanted directory the walk goes up to its root, past the root of the mount, since a bind
+ * mount may only show what is below the directory. Any other file system is left at once for its mount point. Pointers
+ * are copied: the verifier does not know an object that was found by container_of.
  */
 __noinline __u32 is_below(__u64 dentry, __u64 shown)
 {
@@ -78,7 +78,7 @@ static __always_inline bool inode_matches(struct inode *inode, bool direct)
 	return FIELD(direct, inode, i_ino) == filter_inode && FIELD(direct, super, s_dev) == filter_inode_dev;
 }
 
-/* A file that overlayfs has open below is wanted by either of its paths. */
+/* A lower file of overlayfs matches by either of its paths. */
 static __always_inline bool file_matches(struct file *file, bool direct)
 {
 	struct path *path;

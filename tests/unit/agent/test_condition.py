@@ -115,30 +115,30 @@ def test_the_first_kind_that_has_it_is_meant_unless_one_is_named(
         ("io > 5ms", "a condition is FLOW"),
         ("oi.read.total.p99 > 5ms", "no flow oi is traced; there is io"),
         ("sise.read.total.p99 > 5ms", "no flow sise is traced; there is io"),
-        ("io.p99 > 5ms", "io is followed by what is measured and a statistic"),
+        ("io.p99 > 5ms", "io needs a metric and a statistic"),
         ("io.read.total.p98 > 5ms", "there is no statistic p98; did you mean p9"),
-        ("io.read.fs.p99 > 5ms", "io measures no fs; there is queue, device, unattributed, total, bytes"),
-        ("io.read.devise.p99 > 5ms", "io measures no devise; did you mean device?"),
-        ("io.raed.total.p99 > 5ms", "io has no kind and no operation raed; did you mean read?"),
-        ("io.read.write.total.p99 > 5ms", "io has no kind and no operation write"),
-        ("io.read.bytes.p99 > 5", "bytes is a count, of which there is the rate: bytes.rate"),
-        ("io.lost.p99 > 5", "io.lost is a count, of which there is io.lost.rate"),
+        ("io.read.fs.p99 > 5ms", "io has no metric fs; it has queue, device, unattributed, total, bytes"),
+        ("io.read.devise.p99 > 5ms", "io has no metric devise; did you mean device?"),
+        ("io.raed.total.p99 > 5ms", "io has no kind or operation raed; did you mean read?"),
+        ("io.read.write.total.p99 > 5ms", "io has no kind or operation write"),
+        ("io.read.bytes.p99 > 5", "bytes is a count: use bytes.rate"),
+        ("io.lost.p99 > 5", "io.lost is a count: use io.lost.rate"),
         ("io.read.total.p99 > 5", "the duration '5' has no unit"),
         ("io.read.total.rate > 5ms", "total.rate is compared with a number, not 5ms"),
-        ("io.read.total.p99 > 5ms for 10ms", "a condition holds for 1s to 24h, as windows are of 1 s, not 10ms"),
+        ("io.read.total.p99 > 5ms for 10ms", "a condition holds for 1s to 24h, not 10ms"),
         ("io.read.total.p99 > 5ms for 25h", "a condition holds for 1s to 24h"),
-        ("io.read.total.p99", "io.read.total.p99 is compared with a value: FLOW"),
-        ("io.read.total.p99 < 4x", "4x what is usual is something to be above, not <"),
-        ("io.stuck < 5s", "what is stuck has been in flight for longer than a time: io.stuck > 30s"),
-        ("io.stuck > 5s", "io does not know what is in flight: of io the levels path and request do"),
-        ("io.verdict.tail > 5", "a finding is there or not: io.verdict.RULE for TIME, without a value"),
-        ("io.verdict.tial", "the verdict has no finding tial; did you mean tail?; there is unmeasured, grew"),
-        ("io.verdict.largest", "the verdict has no finding largest; there is"),
+        ("io.read.total.p99", "io.read.total.p99 needs a value to compare with: FLOW"),
+        ("io.read.total.p99 < 4x", "a multiple of the usual value is compared by >, not <"),
+        ("io.stuck < 5s", "stuck is compared with a time in flight by >, such as io.stuck > 30s"),
+        ("io.stuck > 5s", "io does not track what is in flight; io does, at the levels path and request"),
+        ("io.verdict.tail > 5", "a finding has no value: write io.verdict.RULE for TIME"),
+        ("io.verdict.tial", "the verdict has no finding tial; did you mean tail?; it has unmeasured, grew"),
+        ("io.verdict.largest", "the verdict has no finding largest; it has"),
         ("pressure.disk.some > 5%", "pressure is that of io, memory, cpu, of some or full: pressure.io.some"),
         ("pressure.io > 5%", "pressure is that of"),
-        ("pressure.io.some > 100%", "pressure is above a share"),
-        ("pressure.io.some < 5%", "pressure is above a share"),
-        (f"io.{'x' * 5000}.total.p99 > 5ms", "io has no kind and no operation"),
+        ("pressure.io.some > 100%", "pressure is compared with a share"),
+        ("pressure.io.some < 5%", "pressure is compared with a share"),
+        (f"io.{'x' * 5000}.total.p99 > 5ms", "io has no kind or operation"),
     ],
 )
 def test_what_there_is_not_is_said(text: str, said: str) -> None:
@@ -148,7 +148,7 @@ def test_what_there_is_not_is_said(text: str, said: str) -> None:
 
 
 def test_what_is_not_traced_by_operation_has_none() -> None:
-    with pytest.raises(UsageError, match="cpu measures no total"):
+    with pytest.raises(UsageError, match="cpu has no metric total"):
         of("cpu.read.total.p99 > 5ms", CPU)
     assert of("cpu.wait.p99 > 5ms", CPU).operation == ""
 

@@ -66,35 +66,53 @@ def test_optional_tables_are_printed_as_comments_that_can_be_used() -> None:
     [
         ("[agnet]\n", "line 1, column 1: there is no table agnet; did you mean agent?"),
         ("\n[agent]\nbudgt = '1%'", "line 3, column 1: [agent] has no key budgt; did you mean budget?"),
-        ("[agent]\nbudget = '0%'", 'line 2, column 11: budget is a percentage above 0 and up to 100 such as "5%"'),
-        ("[agent]\nbudget = 1", 'line 2, column 10: budget is a text in quotes, such as "1%"'),
-        ("agent = 1", "line 1, column 9: agent is a table: [agent]"),
+        ("[agent]\nbudget = '0%'", 'line 2, column 11: budget must be a percentage above 0 and up to 100 such as "5%"'),
+        ("[agent]\nbudget = 1", 'line 2, column 10: budget must be a string in quotes, such as "1%"'),
+        ("agent = 1", "line 1, column 9: agent must be a table: [agent]"),
         (
             "[prometheus]\nowners = 'pid'",
-            "line 2, column 11: owners is one of unit, namespace, pod, container, not",
+            "line 2, column 11: owners must be one of unit, namespace, pod, container, not",
         ),
-        ("[prometheus]\nowners = 'pod'", "line 2, column 11: owners takes rows by cgroup"),
-        ("[prometheus]\ntop = 0", "line 2, column 7: top is a number from 1 to 1,000, not 0"),
-        ("always = 'io'", "line 1, column 11: always is a table of tables: [always.io]"),
+        ("[prometheus]\nowners = 'pod'", "line 2, column 11: owners needs rows by cgroup"),
+        ("[prometheus]\ntop = 0", "line 2, column 7: top must be a number from 1 to 1,000, not 0"),
+        ("always = 'io'", "line 1, column 11: always must be a table of tables: [always.io]"),
         ("[always]", "line 1, column 1: [always] names nothing to trace: [always.io]"),
-        ("[always]\nio = 1", "line 2, column 6: io is a table of options: [always.io]"),
-        ("[always.io]\ndev = {}", "line 2, column 7: dev is a text, a number, true or false, or a list of such"),
-        ("[always.io]\ndev = ['a', []]", "line 2, column 13: dev is a text, a number, true or false, or a list"),
-        (f"[always.io]\ndev = [{'1,' * 250}1,\n1,1,1,1,1,1]", "line 2, column 7: dev has 257 values; there is room"),
-        ("trigger = 1", "line 1, column 11: trigger is a table of tables: [trigger.slow]"),
-        ("[trigger]\nx = 1", "line 2, column 5: trigger.x is a table: [trigger.x]"),
+        ("[always]\nio = 1", "line 2, column 6: io must be a table of options: [always.io]"),
+        (
+            "[always.io]\ndev = {}",
+            "line 2, column 7: dev must be a string, a number, true or false, or a list of these",
+        ),
+        ("[always.io]\ndev = ['a', []]", "line 2, column 13: dev must be a string, a number, true or false, or a list"),
+        (f"[always.io]\ndev = [{'1,' * 250}1,\n1,1,1,1,1,1]", "line 2, column 7: dev has 257 values; the maximum"),
+        ("trigger = 1", "line 1, column 11: trigger must be a table of tables: [trigger.slow]"),
+        ("[trigger]\nx = 1", "line 2, column 5: trigger.x must be a table: [trigger.x]"),
         ("[trigger.x]\n", "line 1, column 1: [trigger.x] lacks when: what has to hold, in windows of 1 s"),
         ("[trigger.hand]\n", "line 1, column 1: a trigger has a name of up to 24 letters, digits, - and _, not hand"),
         ("[trigger.x]\nwhen = 'io.total.p99 > 5'", "line 2, column 9: the duration '5' has no unit"),
-        ("[trigger.x]\nwhen = 'io.total.p99 > 5s'\ndaily = 0", "line 3, column 9: daily is a number from 1 to 1,000"),
-        ("[trigger.x]\nwhen = 'io.total.p99 > 5s'\ndaily = true", "line 3, column 9: daily is a whole number, such"),
+        (
+            "[trigger.x]\nwhen = 'io.total.p99 > 5s'\ndaily = 0",
+            "line 3, column 9: daily must be a number from 1 to 1,000",
+        ),
+        (
+            "[trigger.x]\nwhen = 'io.total.p99 > 5s'\ndaily = true",
+            "line 3, column 9: daily must be a whole number, such",
+        ),
         (
             "[trigger.x]\nwhen = 'io.total.p99 > 5s'\ncooldown = '5'",
-            'line 3, column 13: cooldown is a time such as "30s"',
+            'line 3, column 13: cooldown must be a time such as "30s"',
         ),
-        ("[trigger.x]\nwhen = 'io.total.p99 > 5s'\ncommand = 'rm -r x'", "line 3, column 12: command is a list of"),
-        ("[trigger.x]\nwhen = 'io.total.p99 > 5s'\ncommand = ['rm', 1]", "line 3, column 11: command is a list of up"),
-        ("[trigger.x]\nwhen = 'io.total.p99 > 5s'\ncommand = ['']", "line 3, column 11: command is a list of which"),
+        (
+            "[trigger.x]\nwhen = 'io.total.p99 > 5s'\ncommand = 'rm -r x'",
+            "line 3, column 12: command must be a list of",
+        ),
+        (
+            "[trigger.x]\nwhen = 'io.total.p99 > 5s'\ncommand = ['rm', 1]",
+            "line 3, column 11: command must be a list of up",
+        ),
+        (
+            "[trigger.x]\nwhen = 'io.total.p99 > 5s'\ncommand = ['']",
+            "line 3, column 11: command must be a list that begins",
+        ),
         (
             "".join(f"[trigger.t{number}]\nwhen = 'io.total.p99 > 5s'\n" for number in range(33)),
             "there are 33 triggers; there is room for 32",
@@ -130,7 +148,7 @@ def test_all_faults_are_said_in_the_order_of_the_file() -> None:
         ("[always.io]\ntop = 5", "line 2, column 7: --top needs --by"),
         ("[always.irqoff]\nmin = '5'", "line 2, column 8: the duration '5' has no unit"),
         ("[always.ioo]\n", "line 1, column 1: there is no command to trace 'ioo'; did you mean io?"),
-        ("[always.io]\nhist = 'x'", "line 2, column 9: --hist is no option of what io traces"),
+        ("[always.io]\nhist = 'x'", "line 2, column 9: io in the agent has no option --hist"),
         ("[always.io]\nwriteback = 'yes'", "line 2, column 14: io: argument --writeback: ignored explicit argument"),
         ("[always.flow]\n", "line 1, column 1: name a definition"),
         (
@@ -154,7 +172,7 @@ def test_what_is_no_file_is_one_sentence(tmp_path: Path) -> None:
         config.read(tmp_path / "none.toml", make)
     large = tmp_path / "large.toml"
     large.write_text("#" * 33_000)
-    with pytest.raises(UsageError, match="is no configuration of the agent"):
+    with pytest.raises(UsageError, match="is not a configuration of the agent"):
         config.read(large, make)
 
 

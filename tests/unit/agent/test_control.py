@@ -68,10 +68,10 @@ def test_another_user_is_refused() -> None:
         os.write(into, said.encode())
         os._exit(0)
     os.close(into)
-    with os.fdopen(out) as told:
-        while not select.select([told], [], [], 0.01)[0]:
+    with os.fdopen(out) as reply:
+        while not select.select([reply], [], [], 0.01)[0]:
             made.serve()
-        assert told.read() == "only root and the user of the agent may ask it for something"
+        assert reply.read() == "only root and the user of the agent may send it requests"
     os.waitpid(child, 0)
     made.close()
     assert asked == []
@@ -81,12 +81,12 @@ def test_an_answer_of_another_process_does_not_count(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(control, "_PATIENCE_S", 0.2)
     with served(lambda name: "yes"):
         monkeypatch.setattr(control, "_name", lambda pid: f"\0wptrace-agent/{os.getpid()}")
-        with pytest.raises(WptraceError, match="the agent with process 1 does not answer"):
+        with pytest.raises(WptraceError, match="the agent with pid 1 does not answer"):
             control.ask(1, "slow")
 
 
 def test_nobody_there_is_one_sentence() -> None:
-    with pytest.raises(WptraceError, match="cannot be asked: Connection refused"):
+    with pytest.raises(WptraceError, match="cannot be reached: Connection refused"):
         control.ask(os.getpid(), "slow")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What owners are called in labels."""
+"""Names of owners in labels."""
 
 from __future__ import annotations
 

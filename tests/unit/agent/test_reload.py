@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a running agent takes over of another file, and what it says takes a new start."""
+"""Changes that a running agent applies, and those that it says need a restart."""
 
 from __future__ import annotations
 

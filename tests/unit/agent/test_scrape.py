@@ -48,12 +48,12 @@ def test_who_asks_all_the_time_costs_a_twentieth(
     assert isinstance(flow, Fake)
     cpu = iter(range(1000))
     monkeypatch.setattr(time, "process_time", lambda: next(cpu) * 0.002)
-    before = flow.looks
+    before = flow.reads
     for _ in range(200):
         scraped.ask("")
         clock.now += 0.01
     # Each text takes at least three readings of this clock.
-    assert 10 <= flow.looks - before <= 200 * 0.01 / (20 * 0.006)
+    assert 10 <= flow.reads - before <= 200 * 0.01 / (20 * 0.006)
 
 
 def test_the_form_is_the_one_that_is_accepted(scraped: Scraped) -> None:

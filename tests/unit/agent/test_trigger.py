@@ -41,9 +41,9 @@ class World:
         for dev, value in took.items():
             self._reads.setdefault(dev, []).append(value * MS)
         cells = {REQUEST.group(dev, "read"): cell([0] * len(of), of) for dev, of in self._reads.items()}
-        taken = snapshot(cells, self.now)
-        last, self._last = self._last, taken
-        values = self.state.trigger.when.values(taken, last)
+        current = snapshot(cells, self.now)
+        last, self._last = self._last, current
+        values = self.state.trigger.when.values(current, last)
         place = self.state.look(values, 1.0, self.now)
         return None if place is None else (place, values[place])
 

@@ -57,7 +57,7 @@ def test_chance_is_no_failure(slower: Difference) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("sync.mean > +1%", "one of both has none of sync, or too few"),
+        ("sync.mean > +1%", "one side has no sync, or too few"),
         ("write.p99 > +1%", "there are too few for a p99"),
         ("read.journal > +1%", "there is no journal; there are mean, p99, rate, fs, device"),
         ("read.p50 > +1%", "there is no p50; there are mean, p99, rate, fs, device"),
@@ -78,10 +78,10 @@ def test_what_cannot_be_answered_is_not_fine(slower: Difference, text: str, why:
         ("read..p99 > +1%", "takes a condition such as"),
         ("a.b.c.d.e > +1%", "takes a condition such as"),
         ("read.p99 = +1%", "takes a condition such as"),
-        ("read.p99 > 20%", "a percentage is a change, so it has a sign"),
-        ("read.p99 > +20", "a time has a unit"),
+        ("read.p99 > 20%", "a percentage is a change, so it needs a sign"),
+        ("read.p99 > +20", "a time needs a unit"),
         ("read.p99 > +20parsec", "takes a condition such as"),
-        ("read.rate > +5ms", "a rate is so many a second"),
+        ("read.rate > +5ms", "a rate is a number a second"),
         ("read.p99 > +" + "9" * 40 + "%", "takes a condition such as"),
     ],
 )

@@ -66,10 +66,10 @@ def test_nothing_is_no_incident() -> None:
 
 def test_the_first_of_those_that_were_slow_without_a_pause() -> None:
     made = incidents()
-    begun = usual(made)
+    end_ns = usual(made)
     # Half an hour earlier there was another one.
-    add(made, begun, 50 * MS, who="old")
-    later = usual(made, since=begun + 1800 * SECOND)
+    add(made, end_ns, 50 * MS, who="old")
+    later = usual(made, since=end_ns + 1800 * SECOND)
     first = add(made, later, 40 * MS, who="backup", op="write")
     add(made, later + 41 * MS, 900 * US)
     add(made, later + 60 * MS, 45 * MS, who="other")

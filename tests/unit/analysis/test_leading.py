@@ -34,8 +34,8 @@ class World:
             self.counts.setdefault(owner, []).extend(values)
         cells = {OPERATION.group("sda", "read", owner): {TOTAL: distribution(of)} for owner, of in self.counts.items()}
         counters = {group: {"bytes": 512 * found[TOTAL].count} for group, found in cells.items()}
-        taken = Snapshot(self.seconds * SECOND, {}, cells, counters, OVERHEAD, dict(self.folded))
-        self.leading.add(taken)
+        current = Snapshot(self.seconds * SECOND, {}, cells, counters, OVERHEAD, dict(self.folded))
+        self.leading.add(current)
         assert sum(self.totals().values()) == sum(map(len, self.counts.values()))
         assert sum(found["bytes"] for found in self.leading.counters.values()) == 512 * sum(self.totals().values())
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.analysis.made_sides import SECOND, Load, seeded, side
 from wptrace.analysis.diff import Side, difference
-from wptrace.analysis.reasons import _Level, blame, since, told
+from wptrace.analysis.reasons import _Level, blame, parts_of, since
 from wptrace.analysis.split import SAME
 from wptrace.analysis.waits import WAIT
 from wptrace.flows.io.kinds import KINDS, WITHIN
@@ -105,7 +105,7 @@ def test_parts_that_are_told_add_up() -> None:
     rand = seeded(4)
     found = difference(side([Load(100, _QUICK)], rand), side([Load(100, _HELD)], rand), WITHIN)
     (change,) = found.changes
-    parts = told(change)
+    parts = parts_of(change)
     assert sum(part.ns for part in parts) == change.split.b_ns - change.split.a_ns
     assert (parts[0].reason, parts[0].stage, parts[0].sure) == (SAME, "throttle", True)
 

@@ -314,12 +314,12 @@ def test_of_what_a_filter_leaves_out_nothing_is_said() -> None:
     assert (found.who, found.figures) == ("backup", {"share": 0.75, "owners": 2, "filtered": 1})
     assert rule(case(owned(backup=6 * MS))) is None
     assert rule(case({})) is None
-    whole = rule(met(38 * MS, 100 * MS, batch=92 * MS))
+    whole = rule(contended(38 * MS, 100 * MS, batch=92 * MS))
     assert whole is not None
     assert whole.figures == {"share": 1.0, "owners": 1}
 
 
-def met(waited: int, whole: int, waits: int = 70, **had: int) -> Case:
+def contended(waited: int, whole: int, waits: int = 70, **had: int) -> Case:
     """A case in which /app waits, and others have the device."""
     app = neighbours.Owner("/app")
     requests = io_owners.KINDS[options.CGROUP][2]
@@ -335,16 +335,16 @@ def met(waited: int, whole: int, waits: int = 70, **had: int) -> Case:
 
 
 def test_who_had_the_device_while_another_one_waited() -> None:
-    found = io_rules.neighbour(met(38 * MS, 100 * MS, batch=92 * MS, cron=5 * MS, others=3 * MS))
+    found = io_rules.neighbour(contended(38 * MS, 100 * MS, batch=92 * MS, cron=5 * MS, others=3 * MS))
     assert found is not None
     assert found.who == "batch (batchd, 64 KiB reads)"
     assert found.figures == {"share": 0.38, "had": 0.92, "waited_ns": 38 * MS, "waits": 70, "unknown": 0.03}
     assert found.group is not None
     assert found.group.fields == {"dev": "sda", "owner": "/app"}
     # It waited little, or seldom, or for itself.
-    assert io_rules.neighbour(met(9 * MS, 100 * MS, batch=92 * MS)) is None
-    assert io_rules.neighbour(met(38 * MS, 100 * MS, waits=3, batch=92 * MS)) is None
-    assert io_rules.neighbour(met(38 * MS, 100 * MS, batch=40, app=60)) is None
+    assert io_rules.neighbour(contended(9 * MS, 100 * MS, batch=92 * MS)) is None
+    assert io_rules.neighbour(contended(38 * MS, 100 * MS, waits=3, batch=92 * MS)) is None
+    assert io_rules.neighbour(contended(38 * MS, 100 * MS, batch=40, app=60)) is None
     assert io_rules.neighbour(case({})) is None
 
 
@@ -360,7 +360,7 @@ def test_who_had_the_device_while_another_one_waited() -> None:
     ],
 )
 def test_an_accusation_takes_a_majority(had: dict[str, int], who: str, share: float) -> None:
-    found = io_rules.neighbour(met(380, 1000, **had))
+    found = io_rules.neighbour(contended(380, 1000, **had))
     assert found is not None
     assert found.who == who
     assert found.figures["had"] == pytest.approx(share)
@@ -444,7 +444,7 @@ def test_nobody_had_a_partition_s_disk_alone() -> None:
 
 def test_who_had_the_device_when_a_filter_left_it_out() -> None:
     # A filter may leave out who had the device.
-    owner = io_rules.owner(met(38 * MS, 100 * MS, batch=92 * MS, app=8 * MS))
+    owner = io_rules.owner(contended(38 * MS, 100 * MS, batch=92 * MS, app=8 * MS))
     assert owner is not None
     assert (owner.who, owner.figures) == ("batch", {"share": 0.92, "owners": 2})
 
@@ -459,7 +459,7 @@ def test_every_rule_can_be_reached() -> None:
         case(everything, stretches=stretches(MS, MS, 4 * MS, MS), requests=book(20, 3)),
         case({**owned(backup=MS), REQUESTS: cell(9, device=5)}),
         case({REQUESTS: cell(9, device=5), SLEEP.group("sda", "read"): cell(9, asleep=5, wakeup=1)}),
-        met(38 * MS, 100 * MS, batch=92 * MS),
+        contended(38 * MS, 100 * MS, batch=92 * MS),
     ]
     hog = {"hog[7]": 100 * SECOND}
     cases += [in_the_way(case({READ: cell(9, device=MS)}), rule, hog) for rule in ("behind", "ran", "irq_off")]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stage was made of, by the cells and counters of an interval."""
+"""The waits that a stage is made of, from the cells and counters of an interval."""
 
 from __future__ import annotations
 

@@ -116,13 +116,13 @@ class Kernel:
         if count[0] < min(self.bucket, len(self.elements)):
             return -errno.ENOSPC
         start = 0 if position == self.ffi.NULL else int.from_bytes(self.ffi.buffer(position)[:4], "little")
-        taken = list(self.elements.items())[start : start + count[0]]
-        for index, (key, value) in enumerate(taken):
+        batch = list(self.elements.items())[start : start + count[0]]
+        for index, (key, value) in enumerate(batch):
             self.ffi.buffer(keys)[index * self.key_size : (index + 1) * self.key_size] = key
             self.ffi.buffer(values)[index * self.room : (index + 1) * self.room] = value
-        self.ffi.buffer(reached)[:4] = (start + len(taken)).to_bytes(4, "little")
-        count[0] = len(taken)
-        return 0 if start + len(taken) < len(self.elements) else -errno.ENOENT
+        self.ffi.buffer(reached)[:4] = (start + len(batch)).to_bytes(4, "little")
+        count[0] = len(batch)
+        return 0 if start + len(batch) < len(self.elements) else -errno.ENOENT
 
 
 def table(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> Map:
@@ -169,7 +169,7 @@ def test_per_cpu_values_are_lists(monkeypatch: pytest.MonkeyPatch, kind: int, si
     assert raw is not None
     assert len(raw) == 3 * ((size + 7) & ~7)
     for wrong in ([], values[:2], [*values, values[0]]):
-        with pytest.raises(UsageError, match="map table takes a list of 3 values, one a CPU"):
+        with pytest.raises(UsageError, match="map table takes a list of 3 values, one per CPU"):
             found[key(1)] = wrong
 
 
@@ -279,8 +279,8 @@ def test_a_map_does_not_exist_before_the_load(monkeypatch: pytest.MonkeyPatch) -
 @given(content=st.binary(max_size=64), offset=st.integers(0, 64), size=st.integers(0, 64))
 def test_raw_is_the_bytes_themselves(content: bytes, offset: int, size: int) -> None:
     codec = Raw(size)
-    taken = codec.unpack(memoryview(content), offset)
-    assert taken == content[offset : offset + size]
+    unpacked = codec.unpack(memoryview(content), offset)
+    assert unpacked == content[offset : offset + size]
     if len(content) == size:
         assert codec.pack(content) == content
     else:

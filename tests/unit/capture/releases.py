@@ -54,10 +54,10 @@ def _distribution(*values: int) -> Distribution:
 def _report(kind: str, groups: Mapping[Group, Any]) -> Report:
     book = Book.read(9, 7, {STATE_FULL: 1}, {RING_FULL: 2, RECURSION: 3}, 1)
     counters = {group: {"bytes": 4096, "merged": 2} for group in groups}
-    met = neighbours.MEANWHILE.group("sda", Owner("/a"), Owner("others"))
+    meanwhile = neighbours.MEANWHILE.group("sda", Owner("/a"), Owner("others"))
     owner = Owner("/b")
     owner.seen = "backup"
-    counters |= {met: {"ns": 5}, neighbours.HAD.group("sda", "read", owner): {"ns": 7, "count": 2, "bytes": 512}}
+    counters |= {meanwhile: {"ns": 5}, neighbours.HAD.group("sda", "read", owner): {"ns": 7, "count": 2, "bytes": 512}}
     rows = arranged(groups, list({group.kind: 1 for group in groups}))
     return Report(kind, 2_000_000_000, 1_000_000_000, {REQUESTS: book}, rows, counters, Overhead(1, 2, 3, 4, 5, 6))
 

@@ -86,12 +86,12 @@ def test_what_was_cut_off_is_reported_as_far_as_it_goes(
     cut = tmp_path / "cut"
     with closing(Reader(file)) as reader:
         frames = list(reader.frames())
-    begun = next(frame.place + frame.length for frame in frames if frame.kind == Kind.START)
+    head_end = next(frame.place + frame.length for frame in frames if frame.kind == Kind.START)
     found = set()
     lengths = {frame.place + frame.length + by for frame in frames for by in (-1, 0, 1, 15)}
     for length in sorted(lengths | set(range(0, len(data), 61))):
         cut.write_bytes(data[:length])
-        if length < begun:
+        if length < head_end:
             with pytest.raises(WptraceError, match=r"is not a capture|cut off before it began"):
                 Capture(cut)
             continue

@@ -61,10 +61,10 @@ def test_a_report_is_a_page_beside_the_capture(file: Path, tmp_path: Path, capsy
     [
         (["--to", "html"], "--to html needs the name of a file: -o FILE"),
         (["--to", "html", "-o", "FILE"], "-o FILE is the capture itself: an export makes a file of its own"),
-        (["--to", "html", "-o", "out", "--json"], "--to html shows nothing, and --json something: choose one"),
+        (["--to", "html", "-o", "out", "--json"], "--to html shows nothing, but --json does: choose one"),
         (["--to", "html", "-o", "out", "--report", "out"], "out is named twice: one would overwrite the other"),
         (["--report", "FILE"], "FILE is named twice: one would overwrite the other"),
-        (["--summary", "--sample", "1/2"], "--summary shows no events, and --sample some: choose one"),
+        (["--summary", "--sample", "1/2"], "--summary shows no events, but --sample does: choose one"),
         (["--sample", "2"], "'2' is not a share such as 1/100"),
     ],
 )

@@ -46,7 +46,7 @@ def test_what_grows_meanwhile_is_as_it_was_and_what_shrinks_is_said(tmp_path: Pa
     assert folder.read(6) == b"abcabc"
     (tmp_path / "a.wpt").write_bytes(b"a")
     folder.seek(0)
-    with pytest.raises(WptraceError, match=r"a\.wpt has become shorter"):
+    with pytest.raises(WptraceError, match=r"a\.wpt was truncated"):
         folder.read(6)
     folder.close()
 

@@ -50,7 +50,7 @@ def test_a_capture_of_a_release_tells_the_same(path: Path) -> None:
 def test_a_capture_of_a_release_becomes_a_file_of_each_format(path: Path, form: str, tmp_path: Path) -> None:
     words = ["replay", str(path), "--to", form, "-o", str(tmp_path / "out")]
     if form == "speedscope" and "stacks" not in path.stem:
-        with pytest.raises(UsageError, match="speedscope files are of stacks"):
+        with pytest.raises(UsageError, match="speedscope files hold stacks"):
             main(words)
         return
     assert main(words) == 0

@@ -121,8 +121,8 @@ def test_what_was_cut_off_costs_nothing_of_the_next_one(
     other = write(obj, tmp_path / "other.wpt", (2, 6)).read_bytes()
     with closing(Reader(tmp_path / "one.wpt")) as reader:
         frames = list(reader.frames())
-    begun = next(frame.place + frame.length for frame in frames if frame.kind == Kind.LAYOUT)
-    for length in range(begun, len(data), 13):
+    head_end = next(frame.place + frame.length for frame in frames if frame.kind == Kind.LAYOUT)
+    for length in range(head_end, len(data), 13):
         path = joined(tmp_path / "both.wpt", data[:length], other)
         with closing(Capture(path)) as capture:
             records = [item for item in capture.items() if isinstance(item, Records)]
@@ -179,7 +179,7 @@ def test_traces_that_follow_different_things_are_refused(
     data = write(obj, tmp_path / "one.wpt").read_bytes()
     monkeypatch.setattr(made, "START", made.START._replace(flow="host"))
     other = write(obj, tmp_path / "other.wpt").read_bytes()
-    with pytest.raises(WptraceError, match="is of traces that follow different things"):
+    with pytest.raises(WptraceError, match="has traces of different flows"):
         Capture(joined(tmp_path / "both.wpt", data, other))
     monkeypatch.setattr(made, "START", made.START._replace(flow="io", filters={"dev": ["sdb"]}))
     third = write(obj, tmp_path / "third.wpt").read_bytes()

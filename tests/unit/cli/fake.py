@@ -29,25 +29,25 @@ class FakeFlow(Flow):
 
     def __init__(self, options: io_block.Options | io_options.Options) -> None:
         self.options = options
-        self.looks = 0
+        self.reads = 0
         self.reported = options.slow_ns is None
 
     def start(self, reader: Reader) -> Start:
         return start(dev=self.options.devices)
 
     def snapshot(self) -> Snapshot:
-        self.looks += 1
+        self.reads += 1
         found = group(os.environ.get("FAKE_DEVICE", "sda"))
-        books = {REQUESTS: Book.read(self.looks, self.looks, {}, {})}
-        cells = {found: cell([1000] * self.looks, [3000] * self.looks)}
-        return Snapshot(time.monotonic_ns(), books, cells, sized({found: 4096 * self.looks}), OVERHEAD)
+        books = {REQUESTS: Book.read(self.reads, self.reads, {}, {})}
+        cells = {found: cell([1000] * self.reads, [3000] * self.reads)}
+        return Snapshot(time.monotonic_ns(), books, cells, sized({found: 4096 * self.reads}), OVERHEAD)
 
     @property
     def missing(self) -> dict[str, str]:
         return {}
 
     def events(self) -> list[Event]:
-        if "FAKE_FAULT" in os.environ and self.looks > 2:
+        if "FAKE_FAULT" in os.environ and self.reads > 2:
             raise RuntimeError("a fault of the command")
         if self.reported:
             return []

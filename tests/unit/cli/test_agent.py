@@ -56,7 +56,7 @@ def test_a_wrong_file_is_said_before_a_privilege_is_needed(file: Path) -> None:
 def test_without_privileges_nothing_is_traced(file: Path) -> None:
     found = run(WPTRACE, "agent", "-c", str(file))
     assert found.returncode == 3
-    assert sentence(found.stderr) == "tracing takes CAP_BPF and CAP_PERFMON, which are missing"
+    assert sentence(found.stderr) == "tracing needs CAP_BPF and CAP_PERFMON, which are missing"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -176,7 +176,7 @@ def test_conditions_have_an_exit_code(quick: Path, slow: Path, capsys: pytest.Ca
         "condition": "write.mean > +1%",
         "holds": None,
         "chance": False,
-        "why": "one of both has none of write, or too few",
+        "why": "one side has no write, or too few",
     }
 
 
@@ -250,7 +250,7 @@ def test_a_trace_that_goes_on_has_the_same_rows(quick: Path) -> None:
         ([str(RELEASES / "0.2.0-cpu.wpt")], "they follow different things"),
         (["missing.wpt"], "missing.wpt"),
         (["missing.wpt", "--fail-if", "x"], "--fail-if takes a condition"),
-        (["missing.wpt", "--to", "markdown", "-j"], "two forms of the same"),
+        (["missing.wpt", "--to", "markdown", "-j"], "two output formats"),
     ],
 )
 def test_what_cannot_be_compared_is_one_sentence(quick: Path, arguments: list[str], words: str) -> None:

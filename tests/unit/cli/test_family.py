@@ -24,7 +24,7 @@ def test_without_privileges_nothing_is_traced(words: list[str]) -> None:
     found = run(WPTRACE, *words)
     assert found.returncode == 3
     assert found.stdout == ""
-    assert sentence(found.stderr) == "tracing takes CAP_BPF and CAP_PERFMON, which are missing"
+    assert sentence(found.stderr) == "tracing needs CAP_BPF and CAP_PERFMON, which are missing"
 
 
 @pytest.fixture
@@ -52,11 +52,11 @@ def test_a_good_one_is_handed_to_the_runner(
     words: list[str], kinds: tuple[type, type | None], traced: list[tuple[Any, ...]]
 ) -> None:
     assert main([*words, "-o", os.devnull, "0.5", "3", "--stats"]) == 0
-    ((((flow, output),), terms),) = traced
+    ((((flow, output),), run_options),) = traced
     assert flow.name == words[0]
     assert type(output) is kinds[0]
     assert kinds[1] is None or type(vars(output)["_view"]) is kinds[1]
-    assert terms[:3] == (0.5, 3, True)
+    assert run_options[:3] == (0.5, 3, True)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_doctor_watches_neither_for_no_time_nor_for_ever(watched: str) -> None:
 
 def test_doctor_watches_where_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wptrace.kernel.privileges.effective", lambda: {"CAP_BPF", "CAP_PERFMON"})
-    with pytest.raises(NotPermittedError, match="--watch takes CAP_SYS_ADMIN"):
+    with pytest.raises(NotPermittedError, match="--watch needs CAP_SYS_ADMIN"):
         main(["doctor", "--watch", "1s"])
 
 

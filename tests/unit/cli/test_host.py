@@ -36,7 +36,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         ([7, 8], ["--all", "--csv"], "--line and --csv do not distinguish guests"),
         ([7], ["--all", "--pid", "7"], "not allowed with argument"),
         ([7], ["--capture", "x", "--csv"], "--capture writes records instead of showing them"),
-        ([7], ["--segments"], "--segments is about events: it needs --slow, --each or --sample"),
+        ([7], ["--segments"], "--segments shows parts of events: it needs --slow, --each or --sample"),
     ],
 )
 def test_what_cannot_be_is_a_sentence(here: list[int], pids: list[int], words: list[str], expected: str) -> None:

@@ -232,7 +232,7 @@ def test_what_has_no_single_ones_is_refused(obj: BpfObject, both: tuple[Path, Pa
         ((ours, empty), "has no events of wptrace host"),
         ((block, theirs), "has no events of wptrace io"),
         ((theirs, ours), "has no events of wptrace io"),
-        ((ours, elsewhere), "are not of one guest, or of other times"),
+        ((ours, elsewhere), "are of different guests or different times"),
         ((ours, tmp_path / "none"), "No such file"),
     ):
         with pytest.raises(WptraceError, match=expected):

@@ -143,7 +143,7 @@ def test_where_owners_are_chosen_at_the_start_it_says_so(words: list[str], tmp_p
 
 
 def test_the_screen_is_one_of_its_own() -> None:
-    """What was on the terminal before is there again, and the summary below it."""
+    """Afterwards the terminal shows its earlier contents again, with the summary below them."""
     with Terminal(["sh", "-c", f"echo before; {shlex.join(LIVE)}"]) as terminal:
         terminal.wait_for(SHOWN)
         assert not terminal.shows("before")

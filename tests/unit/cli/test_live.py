@@ -437,7 +437,7 @@ def test_names_that_are_no_channel(name: str) -> None:
 
 
 def test_a_file_is_no_channel(both: tuple[Path, Path], tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is a file and no channel"):
+    with pytest.raises(UsageError, match="is a file, not a channel"):
         Channel(str(both[0]))
     with pytest.raises(WptraceError, match="cannot be read"):
         Channel(str(tmp_path / "no" / "folder")).open()
@@ -480,7 +480,7 @@ def test_a_reader_that_never_reads_is_said(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_options_that_do_not_go_together(both: tuple[Path, Path]) -> None:
     for words, expected in (
-        (["join", *map(str, both), "--pid", "1"], "--pid is for --live"),
+        (["join", *map(str, both), "--pid", "1"], "--pid needs --live"),
         (["join", str(both[0])], "takes two captures"),
         (["join", "--live", "x", "--disk", "vda"], "takes a disk"),
         (["join", "--live", "x", "0.001"], "too short"),

@@ -129,8 +129,8 @@ def test_without_a_terminal_intervals_follow_each_other(file: Path) -> None:
     ("options", "sentence"),
     [
         (["--speed=2"], "--speed needs --live"),
-        (["--live", "--json"], "--live shows a screen, and --json has none: choose one"),
-        (["--live", "--to=html", "-o=x"], "--live shows a screen, and --to has none"),
+        (["--live", "--json"], "--live shows a screen, which --json does not: choose one"),
+        (["--live", "--to=html", "-o=x"], "--live shows a screen, which --to does not"),
         (["--live", "--speed=0"], "--speed takes a factor between 0.001 and 1000, not '0'"),
         (["--live", "--speed=-1"], "--speed takes a factor"),
         (["--live", "--speed=nan"], "--speed takes a factor"),

@@ -297,6 +297,6 @@ def test_a_python_that_reads_no_toml_has_everything_but_definitions(monkeypatch:
     (found,) = doctor._definitions(set())
     assert (found.name, found.state) == ("definitions", MISSING)
     assert (found.detail, found.advice) == (
-        "it is TOML, which Python reads from 3.11 on",
+        "reading TOML needs Python 3.11 or newer",
         "install tomli (python3-tomli)",
     )

@@ -31,8 +31,8 @@ Handed = tuple[list[tuple[Flow, Output]], RunOptions]
 FILE = str(ROOT / "pyproject.toml")
 NO_DEVICE = "there is no block device "
 BAD = [
-    (["io", "ms"], "a number and its unit are one word, as 5ms"),
-    (["io", "ls"], "an interval and a count may stand here, a command after --"),
+    (["io", "ms"], "write a number and its unit as one word: 5ms"),
+    (["io", "ls"], "only an interval and a count may stand here; a command goes after --"),
     (["io", "--"], "name the command to run after --"),
     (["io", "1", "2", "--", "true"], "a command ends the trace when it ends: use it without COUNT"),
     (["io", "-p", "1", "--", "true"], "--pid and --tid name another process than the command after --"),
@@ -93,12 +93,12 @@ BAD = [
     (["io", "--level", "path", "--times", "kernel"], "--times needs --level block: the whole path always takes "),
     (["io", "--level", "block", "--tid", "1"], "--tid needs --level path or request: the block layer alone"),
     (["io", "--top", "5"], "--top needs --by: it says how many owners are shown"),
-    (["io", "--children"], "--children needs --pid: it is about what that process started"),
+    (["io", "--children"], "--children needs --pid: it adds the children of that process"),
     (["io", "--level", "block", "--pid", "1", "--children"], "--children needs --level path"),
-    (["io", "--neighbours", "--by", "device"], "--neighbours shows who had a device: --by device is no owner"),
+    (["io", "--neighbours", "--by", "device"], "--neighbours shows who had a device, and --by device names no owner"),
     (["io", "--level", "block", "--neighbours"], "--neighbours needs --level path"),
     (["io", "--level", "block", "--segments", "--each"], "--segments needs --level path"),
-    (["io", "--segments"], "--segments is about events: it needs --slow, --each or --sample"),
+    (["io", "--segments"], "--segments shows parts of events: it needs --slow, --each or --sample"),
     (["io", "--by", "comm", "--top", "x"], "--top takes a whole number, not 'x'"),
     (["io", "--level", "block", "--by", "comm"], "--by needs --level path or request"),
     (["io", "--level", "block", "--segments", "--each"], "--segments needs --level path: the block layer"),
@@ -161,7 +161,7 @@ BAD = [
     (["stacks", "--top", "few"], "'few' is not a number of stacks"),
     (["stacks", "--top", "-1"], "'-1' is not a number of stacks"),
     (["stacks", "--folded", "bytes"], "stacks: argument --folded: invalid choice: 'bytes'"),
-    (["stacks", "--folded", "time", "-j"], "--folded and --json are two forms of the same: choose one"),
+    (["stacks", "--folded", "time", "-j"], "--folded and --json are two output formats: choose one"),
     (["stacks", "-p", "nobody"], "'nobody' is not a process id"),
     (["cpu", "--by", "task"], "cpu: argument --by: invalid choice: 'task'"),
     (["cpu", "--hist", "sleep"], "there is no stage sleep; there are wait, run, off, total"),
@@ -231,7 +231,7 @@ def test_without_privileges_nothing_is_traced(words: list[str]) -> None:
     found = run(WPTRACE, *words)
     assert found.returncode == 3
     assert found.stdout == ""
-    assert sentence(found.stderr) == "tracing takes CAP_BPF and CAP_PERFMON, which are missing"
+    assert sentence(found.stderr) == "tracing needs CAP_BPF and CAP_PERFMON, which are missing"
     assert found.stderr.endswith("hint: run it with sudo, or grant both capabilities\n")
 
 
@@ -345,15 +345,15 @@ def test_who_wants_all_has_a_larger_ring(
 
 def test_what_is_handed_to_the_runner(flows: list[Handed]) -> None:
     assert main(["io", "--stuck", "1.5s", "2", "3", "--stats"]) == 0
-    ((((flow, _),), terms),) = flows
-    assert terms == RunOptions(2.0, 3, True, terms.watch_fd, 1_500_000_000)
+    ((((flow, _),), run_options),) = flows
+    assert run_options == RunOptions(2.0, 3, True, run_options.watch_fd, 1_500_000_000)
     assert isinstance(flow, PathFlow)
     assert flow._options.ring_bytes == 4 << 20
     flows.clear()
     assert main(["io", "--level", "block", "--slow", "1ms", "--pid", str(os.getpid())]) == 0
-    ((((flow, _),), terms),) = flows
+    ((((flow, _),), run_options),) = flows
     assert isinstance(flow, BlockFlow)
-    assert terms.stuck_ns is None
+    assert run_options.stuck_ns is None
     assert flow.level == "block"
 
 
@@ -416,7 +416,7 @@ def flows(monkeypatch: pytest.MonkeyPatch) -> list[Handed]:
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
     monkeypatch.setattr(sys.stdout, "fileno", lambda: 1, raising=False)
     called: list[Handed] = []
-    monkeypatch.setattr("wptrace.engine.run.run", lambda pairs, terms: called.append((pairs, terms)))
+    monkeypatch.setattr("wptrace.engine.run.run", lambda pairs, run_options: called.append((pairs, run_options)))
     return called
 
 
@@ -443,7 +443,7 @@ def test_a_screen_says_who_is_there(
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
     assert main(["io", *words]) == 0
-    ((((flow, _),), terms),) = flows
+    ((((flow, _),), run_options),) = flows
     assert isinstance(flow, PathFlow)
     assert flow._options.by == by
-    assert terms.live is bool(by)
+    assert run_options.live is bool(by)

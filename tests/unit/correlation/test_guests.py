@@ -91,13 +91,13 @@ def test_each_finds_what_was_done_for_it(world: World) -> None:
     for pair in matches.pairs:
         assert pair.how == WHOLE
         right = world.disk.served[truth[pair.asked]]
-        taken = world.disk.served[pair.served[0]]
-        assert (right.op, right.offset) == (taken.op, taken.offset)
-        if taken != right:
+        served = world.disk.served[pair.served[0]]
+        assert (right.op, right.offset) == (served.op, served.offset)
+        if served != right:
             asked = world.disk.asked[pair.asked]
             offset = found.at(asked.handed)
-            assert taken.begin - offset.least >= asked.handed
-            assert taken.end - offset.most <= asked.seen
+            assert served.begin - offset.least >= asked.handed
+            assert served.end - offset.most <= asked.seen
 
 
 @given(worlds(), st.dictionaries(st.sampled_from(("fs", "queue", "device")), st.integers(0, 10**5)))

@@ -66,7 +66,7 @@ def test_the_man_page_has_the_stages() -> None:
 ROWS: dict[str, Any] = {CPU: 0, PROCESS: Task("dd", 3), THREAD: Task("dd", 3, 4), CGROUP: "/x"}
 
 
-def judged(summary: Report, by: str) -> Report:
+def with_verdict(summary: Report, by: str) -> Report:
     return summary._replace(verdict=judge(Case(summary, KINDS[by][:1]), TIMED))
 
 
@@ -78,7 +78,7 @@ def lines() -> Iterator[dict[str, Any]]:
         wait(instead=None),
         *(wait()._replace(group=KINDS[by][1].group(row)) for by, row in ROWS.items()),
         *(report({row: cell([1], [2], [3])}, by=by) for by, row in ROWS.items()),
-        *(judged(report({row: cell([1], [2], [3])}, "summary", by=by), by) for by, row in ROWS.items()),
+        *(with_verdict(report({row: cell([1], [2], [3])}, "summary", by=by), by) for by, row in ROWS.items()),
         report({"others": cell([1], [2], [3])}, by=THREAD),
         [InFlight(TURN.group(ALL), 5, "wait", {"pid": 1, "tid": 1, "comm": "dd"})],
     )

@@ -221,7 +221,7 @@ def without(line: Line, path: tuple[Any, ...]) -> Line:
     return found
 
 
-def beside(line: Line, path: tuple[Any, ...]) -> Line:
+def with_a_field_added(line: Line, path: tuple[Any, ...]) -> Line:
     """A copy that has one more field where this one is."""
     found: Line = json.loads(json.dumps(line))
     at: Any = found
@@ -324,7 +324,7 @@ def test_a_field_that_the_schema_does_not_have_is_found() -> None:
     for line in (line for line in LINES if line["kind"] in ("operation", "doctor")):
         for path in fields(line):
             if isinstance(path[-1], str):
-                assert list(unknown(beside(line, path))) == [(*path[:-1], "added")]
+                assert list(unknown(with_a_field_added(line, path))) == [(*path[:-1], "added")]
 
 
 def test_the_causes_that_cost_a_request_come_first() -> None:

@@ -277,10 +277,10 @@ def test_where_rows_keep_what_they_have_no_slot_is_given_away() -> None:
     assert not made.waiting
 
 
-@given(looks=st.lists(st.sets(st.sampled_from("abcdefgh")), max_size=30), spare=st.integers(0, 4))
-def test_no_two_devices_have_one_slot(looks: list[set[str]], spare: int) -> None:
+@given(scans=st.lists(st.sets(st.sampled_from("abcdefgh")), max_size=30), spare=st.integers(0, 4))
+def test_no_two_devices_have_one_slot(scans: list[set[str]], spare: int) -> None:
     made = slots("a", "b", spare=spare)
-    for there in looks:
+    for there in scans:
         before = list(made.names)
         changes = come(made, *sorted(there))
         named = [name for name in made.names if name]

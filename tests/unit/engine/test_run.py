@@ -44,7 +44,7 @@ class Fake(Flow):
     def __init__(self, clock: Time, reported: list[str]) -> None:
         self.clock = clock
         self.reported = reported
-        self.looks = 0
+        self.reads = 0
         self.cell = cell([], [])
         self.pending: list[Event] = []
         self.waiting: list[InFlight] = []
@@ -58,15 +58,15 @@ class Fake(Flow):
         return start()
 
     def snapshot(self) -> Snapshot:
-        self.looks += 1
+        self.reads += 1
         self.reported.append("snapshot")
-        books = {REQUESTS: Book.read(self.looks + 1, self.looks, {}, {})}
+        books = {REQUESTS: Book.read(self.reads + 1, self.reads, {}, {})}
         self.grow(self.clock.now - 1000.0)
         cells = {SDA_READ: {name: found.copy() for name, found in self.cell.items()}}
-        return Snapshot(int(self.clock.now * SECOND), books, cells, sized({SDA_READ: 512 * self.looks}), OVERHEAD)
+        return Snapshot(int(self.clock.now * SECOND), books, cells, sized({SDA_READ: 512 * self.reads}), OVERHEAD)
 
     def grow(self, seconds: float) -> None:
-        """One more request in each look, and more in the device when that got slow."""
+        """Add a request on each read, with more time in the device once that is slow."""
         device = 2 if seconds < self.slow_after else 20
         for name, value in (("queue", 1), ("device", device), ("total", 1 + device)):
             self.cell[name].add(value)
@@ -96,38 +96,38 @@ class Collected:
         self.waiting: list[tuple[list[InFlight], int]] = []
         self.lost: dict[Cause, int] = {}
 
-    def _tell(self, what: str) -> None:
+    def _note(self, what: str) -> None:
         self.reported.append(f"output {what}")
         if what == self.fail:
             raise BrokenPipeError
 
     def start(self, start: Start) -> None:
-        self._tell("start")
+        self._note("start")
 
     def event(self, event: Event) -> None:
-        self._tell("event")
+        self._note("event")
         self.events.append(event)
 
     def flush(self) -> None:
-        self._tell("flush")
+        self._note("flush")
 
     def in_flight(self, found: list[InFlight], at_ns: int) -> None:
-        self._tell("in_flight")
+        self._note("in_flight")
         self.waiting.append((found, at_ns))
 
     def interval(self, report: Report) -> None:
-        self._tell("interval")
+        self._note("interval")
         self.reports.append(report)
 
     def losses(self) -> dict[Cause, int]:
         return self.lost
 
     def summary(self, report: Report) -> None:
-        self._tell("summary")
+        self._note("summary")
         self.reports.append(report)
 
     def close(self) -> None:
-        self._tell("close")
+        self._note("close")
 
 
 class World:
@@ -320,20 +320,20 @@ def test_nothing_stuck_is_not_reported_and_nobody_asks_unasked(world: World) -> 
 
 
 class Keeping:
-    """Looks every 0.7 seconds."""
+    """A keeper that checks every 0.7 seconds."""
 
     made: ClassVar[list[Keeping]] = []
 
     def __init__(self, limit: float, shedder: object, now: float) -> None:
         self.limit, self.shedder, self.due = limit, shedder, now
-        self.looks: list[float] = []
+        self.checks: list[float] = []
         self.asked: list[tuple[int, int, bool]] = []
         self.closed = False
         self.made.append(self)
 
     def check(self, now: float) -> None:
         assert now >= self.due
-        self.looks.append(round(now - 1000.0, 3))
+        self.checks.append(round(now - 1000.0, 3))
         self.due = now + 0.7
 
     def notes(self) -> list[str]:
@@ -361,7 +361,7 @@ def test_a_budget_is_looked_after_between_and_with_the_intervals(world: World, k
     world.run(2.0, 2, limit=0.05)
     (keeper,) = keeping
     assert (keeper.limit, keeper.shedder, keeper.closed) == (0.05, "less", True)
-    assert keeper.looks == [0.0, 0.7, 1.4, 2.1, 2.8, 3.5]
+    assert keeper.checks == [0.0, 0.7, 1.4, 2.1, 2.8, 3.5]
     assert keeper.asked == [(0, 2, True), (2, 4, False), (0, 4, True)]
     assert notes[-1] == "a budget"
     assert [report.budget.limit for report in world.output.reports if report.budget] == [0.05] * 3
@@ -453,37 +453,37 @@ def test_a_flow_that_has_nothing_to_judge_has_no_verdict(world: World, monkeypat
     world.clock.at(200.0, interrupt)
     world.run(None, None)
     assert world.output.reports[-1].verdict is None
-    assert world.flow.looks < 10, "nobody reads a history"
+    assert world.flow.reads < 10, "nobody reads a history"
 
 
 def test_looks_for_the_history_cost_no_snapshots_of_their_own_where_there_are_intervals(world: World) -> None:
     world.run(1.0, 100)
-    assert world.flow.looks <= 103
-    world.flow.looks = 0
+    assert world.flow.reads <= 103
+    world.flow.reads = 0
     world.run(0.25, 100)
-    assert world.flow.looks <= 103
+    assert world.flow.reads <= 103
 
 
 @pytest.mark.parametrize(("cost", "seconds"), [(0.0, 1.0), (0.005, 1.0), (0.02, 2.0), (0.3, 30.0), (9.0, 60.0)])
 def test_looks_take_a_hundredth_of_the_time_at_most(cost: float, seconds: float) -> None:
     pace = HistoryPace(100.0, wanted=True)
     assert pace.due == 101.0
-    assert pace.taken(101.0, cost)
+    assert pace.accept(101.0, cost)
     assert pace.due == pytest.approx(101.0 + seconds)
 
 
 def test_looks_that_nobody_wants_are_as_rare_as_counters_allow() -> None:
     pace = HistoryPace(0.0, wanted=False)
     assert pace.due == 60.0
-    assert pace.taken(60.0, 0.0)
+    assert pace.accept(60.0, 0.0)
     assert pace.due == 120.0
 
 
 def test_a_look_that_is_too_early_does_not_count() -> None:
     pace = HistoryPace(0.0, wanted=True)
-    assert not pace.taken(0.4, 0.0)
+    assert not pace.accept(0.4, 0.0)
     assert pace.due == 1.0
-    assert pace.taken(0.6, 0.0)
+    assert pace.accept(0.6, 0.0)
     assert pace.due == 1.6
 
 

@@ -30,9 +30,9 @@ class Windows:
 
     def turn(self, now: float) -> None:
         self.due += self._step
-        taken = self._trace.snapshot()
-        self.reports.append(self._trace.window(self._last, taken, "interval"))
-        self._last = taken
+        snapshot = self._trace.snapshot()
+        self.reports.append(self._trace.window(self._last, snapshot, "interval"))
+        self._last = snapshot
 
     def end(self) -> None:
         self.reports.append(self._trace.window(self._trace.first, self._trace.snapshot(), "summary"))
@@ -76,9 +76,9 @@ def test_consumers_that_are_due_at_once_share_a_snapshot(session: Session, clock
         trace.subscribe(Windows(trace, 1.0))
     flow = trace.flow
     assert isinstance(flow, Fake)
-    before = flow.looks
+    before = flow.reads
     play(session, clock, 10.0)
-    assert flow.looks - before == 11
+    assert flow.reads - before == 11
 
 
 def test_one_that_comes_late_has_a_window_from_then_on(session: Session, clock: Time) -> None:

@@ -214,14 +214,16 @@ class Program:
         self.closed = True
 
 
-def counter(flow: IrqoffFlow, monkeypatch: pytest.MonkeyPatch, how: str, looks: int, nmis: int) -> tuple[str, Program]:
+def counter(
+    flow: IrqoffFlow, monkeypatch: pytest.MonkeyPatch, how: str, samples: int, nmis: int
+) -> tuple[str, Program]:
     """The notes on a counter that ran so often in the trial."""
     program = Program()
     attempts = Attempts(IrqoffFlow.hooks)
     attempts.chosen[irqoff._LOOKS] = Way((irqoff._LOOK,))
     loaded = Loaded(argparse.Namespace(progs={irqoff._LOOK: program}), attempts)  # type: ignore[arg-type]
     flow._options = Options(counter=how)
-    monkeypatch.setattr(flow, "_trial", lambda: (looks, nmis))
+    monkeypatch.setattr(flow, "_trial", lambda: (samples, nmis))
     said = flow._try_counter(loaded)
     assert (irqoff._LOOKS in attempts.chosen) is not program.closed
     return said, program
@@ -231,21 +233,21 @@ def test_a_counter_that_interrupts_by_nmi_is_used(flow: IrqoffFlow, monkeypatch:
     said, program = counter(flow, monkeypatch, "auto", 5, 5)
     assert said.startswith("hardware: a tick every 1000 us, stacks from inside")
     assert not program.closed
-    assert flow._looks is not None
+    assert flow._sampler is not None
 
 
-@pytest.mark.parametrize(("looks", "why"), [(5, "interrupts by no NMI here"), (0, "does not count here")])
-def test_one_that_is_no_help_is_not(flow: IrqoffFlow, monkeypatch: pytest.MonkeyPatch, looks: int, why: str) -> None:
-    said, program = counter(flow, monkeypatch, "auto", looks, 0)
+@pytest.mark.parametrize(("samples", "why"), [(5, "interrupts by no NMI here"), (0, "does not count here")])
+def test_one_that_is_no_help_is_not(flow: IrqoffFlow, monkeypatch: pytest.MonkeyPatch, samples: int, why: str) -> None:
+    said, program = counter(flow, monkeypatch, "auto", samples, 0)
     assert said.startswith(f"the counter of cycles {why}; software: a tick every 1000 us")
     assert program.closed
-    assert flow._looks is None
+    assert flow._sampler is None
 
 
 def test_who_insists_gets_it_if_it_runs_at_all(flow: IrqoffFlow, monkeypatch: pytest.MonkeyPatch) -> None:
     said, _ = counter(flow, monkeypatch, "cycles", 5, 0)
     assert "it sees a period when that is over" in said
-    assert flow._looks is not None
+    assert flow._sampler is not None
     with pytest.raises(UnsupportedError, match="the counter of cycles does not count here"):
         counter(flow, monkeypatch, "cycles", 0, 0)
 

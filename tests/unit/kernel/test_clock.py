@@ -39,15 +39,15 @@ def test_every_time_has_the_same_form(ns: int) -> None:
 
 
 def test_offset_is_taken_in_the_middle_of_two_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = iter([100, 300])
-    monkeypatch.setattr(time, "monotonic_ns", lambda: next(looks))
+    readings = iter([100, 300])
+    monkeypatch.setattr(time, "monotonic_ns", lambda: next(readings))
     monkeypatch.setattr(time, "time_ns", lambda: 5_000)
     assert wall_offset_ns() == 5_000 - 200
 
 
 def test_of_some_looks_the_shortest_one_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = iter([0, 90, 100, 110, 200, 290, 300, 390, 400, 490])
-    monkeypatch.setattr(time, "monotonic_ns", lambda: next(looks))
+    readings = iter([0, 90, 100, 110, 200, 290, 300, 390, 400, 490])
+    monkeypatch.setattr(time, "monotonic_ns", lambda: next(readings))
     seen = iter(range(5))
     assert shortest(lambda: next(seen)) == (1, 100, 110)
 

@@ -48,7 +48,7 @@ def test_those_of_others_are_refused(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "one"
     os.mkfifo(path) if kind == "pipe" else path.write_text("kept")
     os.chown(path, NOBODY, NOBODY)
-    with pytest.raises(UsageError, match="one belongs to somebody else: a test goes into a file of its own"):
+    with pytest.raises(UsageError, match="one belongs to another user: a test goes into a file of its own"):
         opened(path)
     assert kind == "pipe" or path.read_text() == "kept"
 
@@ -57,7 +57,7 @@ def test_another_name_of_a_file_is_refused(tmp_path: Path) -> None:
     kept, path = tmp_path / "kept", tmp_path / "one"
     kept.write_text("kept")
     path.hardlink_to(kept) if sys.version_info >= (3, 10) else os.link(kept, path)
-    with pytest.raises(UsageError, match="one has 2 names"):
+    with pytest.raises(UsageError, match="one has 2 hard links"):
         opened(path)
 
 
@@ -130,9 +130,9 @@ def test_a_folder_for_files_with_names_that_others_foresee_is_our_own(tmp_path: 
     (open_one / "link").symlink_to(tmp_path)
     for folder, said in (
         (tmp_path / "none", "cannot be used: No such file or directory"),
-        (open_one / "link", "is no folder"),
-        (file, "is no folder"),
-        (open_one, "is one that others may write to"),
+        (open_one / "link", "is not a folder"),
+        (file, "is not a folder"),
+        (open_one, "is writable by others"),
     ):
         with pytest.raises(UsageError, match=f"{folder}, where dumps go, {said}"):
             files.require_own_folder(folder, "dumps")

@@ -73,7 +73,7 @@ def test_tracing_needs_admin_or_both_newer_capabilities(
     if not missing:
         privileges.require_tracing()
         return
-    with pytest.raises(NotPermittedError, match=f"^tracing takes {missing}$"):
+    with pytest.raises(NotPermittedError, match=f"^tracing needs {missing}$"):
         privileges.require_tracing()
 
 
@@ -99,7 +99,7 @@ def test_advice_asks_for_what_is_not_there(held: set[str], advice: str, monkeypa
     monkeypatch.setattr(privileges, "effective", lambda: held)
     assert privileges.advice() == advice
     if "CAP_SYS_ADMIN" not in held:
-        with pytest.raises(NotPermittedError, match=r"^--stats takes CAP_SYS_ADMIN, which is missing$"):
+        with pytest.raises(NotPermittedError, match=r"^--stats needs CAP_SYS_ADMIN, which is missing$"):
             privileges.require_admin("--stats")
     else:
         privileges.require_admin("--stats")

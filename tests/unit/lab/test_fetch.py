@@ -50,8 +50,8 @@ def test_nothing_in_an_empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("top", ["lib", "usr/lib"])
-@pytest.mark.parametrize("beside_modules", [False, True])
-def test_arrange_knows_the_layouts_of_debian(tmp_path: Path, top: str, beside_modules: bool) -> None:
+@pytest.mark.parametrize("among_modules", [False, True])
+def test_arrange_knows_the_layouts_of_debian(tmp_path: Path, top: str, among_modules: bool) -> None:
     release = "7.2.13+deb14-amd64"
     unpacked, target = tmp_path / "unpacked", tmp_path / "target"
     modules = unpacked / top / "modules" / release
@@ -59,8 +59,8 @@ def test_arrange_knows_the_layouts_of_debian(tmp_path: Path, top: str, beside_mo
     (modules / "kernel" / "x.ko").touch()
     (unpacked / "boot").mkdir()
     target.mkdir()
-    (modules / "vmlinuz" if beside_modules else unpacked / "boot" / f"vmlinuz-{release}").touch()
-    (modules / "config" if beside_modules else unpacked / "boot" / f"config-{release}").touch()
+    (modules / "vmlinuz" if among_modules else unpacked / "boot" / f"vmlinuz-{release}").touch()
+    (modules / "config" if among_modules else unpacked / "boot" / f"config-{release}").touch()
     fetch.arrange(unpacked, target, release)
     assert (target / "vmlinuz").is_file()
     assert (target / "config").is_file()

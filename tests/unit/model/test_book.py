@@ -36,13 +36,13 @@ steps = st.lists(st.sampled_from(["start", "finish", "lose", "miss", "note", "cu
 def test_the_law_in_totals_and_in_every_interval(events: list[str]) -> None:
     book = Book()
     earlier = book.copy()
-    alive = begun = ended = lost = 0
+    alive = started = ended = lost = 0
     lines = []
     for event in [*events, "cut"]:
         if event == "start":
             book.start()
             alive += 1
-            begun += 1
+            started += 1
         elif event == "finish" and alive:
             book.finish()
             alive -= 1
@@ -54,7 +54,7 @@ def test_the_law_in_totals_and_in_every_interval(events: list[str]) -> None:
         elif event == "miss":
             book.start()
             book.lose(UNMATCHED_END)
-            begun += 1
+            started += 1
             lost += 1
         elif event == "note":
             book.note(RING_FULL)
@@ -64,11 +64,11 @@ def test_the_law_in_totals_and_in_every_interval(events: list[str]) -> None:
             assert lines[-1].in_flight == alive
             earlier = book.copy()
         assert book.in_flight == alive
-        assert (book.started, book.finished, book.lost_total) == (begun, ended, lost)
+        assert (book.started, book.finished, book.lost_total) == (started, ended, lost)
         assert law_holds(book.as_dict())
     assert all(law_holds(line.as_dict()) for line in lines)
     # What began in each interval, without what it found, makes up the total.
-    assert sum(line.started - line.carried for line in lines) == begun
+    assert sum(line.started - line.carried for line in lines) == started
     assert sum(line.finished for line in lines) == ended
     assert sum(line.lost_total for line in lines) == lost
     assert sum(line.noted.get(RING_FULL, 0) for line in lines) == events.count("note")

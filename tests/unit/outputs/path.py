@@ -208,11 +208,11 @@ def waiting(age_ns: int = 12 * SECOND, kind: Kind = OPERATION, **changes: Any) -
 def incident(event: Event, **changes: Any) -> Incident:
     """It was queued behind a backup, which had made others slow before."""
     queued_ns = event.start_ns + USUAL["fs"]
-    met = [
+    under_way = [
         UnderWay("backup[812]", "write", 30, 30 << 20, 12, 4, 4 << 20),
         UnderWay("kworker/u8:1[71]", "write", 0, 0, 0, 1, 4096),
     ]
-    begun = Beginning(queued_ns - 400 * 1_000_000, "write", "backup[812]", 2100 * US, 43, 2210)
-    return Incident(event, "nvme0n1", "device", USUAL["device"], 90 * US, queued_ns, met, None, begun)._replace(
-        **changes
-    )
+    beginning = Beginning(queued_ns - 400 * 1_000_000, "write", "backup[812]", 2100 * US, 43, 2210)
+    return Incident(
+        event, "nvme0n1", "device", USUAL["device"], 90 * US, queued_ns, under_way, None, beginning
+    )._replace(**changes)

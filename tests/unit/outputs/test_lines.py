@@ -168,7 +168,7 @@ def test_a_flow_by_definition_has_its_labels() -> None:
 @pytest.mark.parametrize("command", [["io"], ["flow", "tcp"], ["replay", "/nowhere"]])
 @pytest.mark.parametrize("form", ["--line", "--csv"])
 def test_two_forms_are_one_too_many(command: list[str], form: str) -> None:
-    with pytest.raises(UsageError, match=f"{form} and --json are two forms of the same"):
+    with pytest.raises(UsageError, match=f"{form} and --json are two output formats"):
         main([*command, form, "--json"])
 
 

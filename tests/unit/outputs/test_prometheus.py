@@ -218,12 +218,12 @@ def test_owners_are_labels_by_choice() -> None:
             "under_way": distribution([250_000_000]),
         },
     }
-    taken = snapshot(cells, {operation.group("sda", "read", '/a"b'): {"bytes": 8192}})
+    current = snapshot(cells, {operation.group("sda", "read", '/a"b'): {"bytes": 8192}})
     metrics = Metrics([source(operation, of_request)])
-    assert not any("owner" in name for name, _ in of(metrics, taken))
+    assert not any("owner" in name for name, _ in of(metrics, current))
     metrics.own(Owners(("namespace", "pod"), lambda owner: ("ns", str(owner)), 1))
     for _ in range(2):
-        found = of(metrics, taken)
+        found = of(metrics, current)
         one = {"device": "sda", "operation": "read", "kind": "operation", "namespace": "ns", "pod": '/a"b'}
         assert found[key("wptrace_io_owner_duration_seconds_sum", **one)] == 3
         assert found[key("wptrace_io_owner_duration_seconds_count", **one)] == 2
@@ -233,8 +233,8 @@ def test_owners_are_labels_by_choice() -> None:
         assert found[key("wptrace_io_owner_duration_seconds_sum", **others)] == 0.5
     # More of them by the same labels: what was counted goes on.
     metrics.own(Owners(("namespace", "pod"), lambda owner: ("ns", str(owner)), 5))
-    assert of(metrics, taken) == found
+    assert of(metrics, current) == found
     metrics.stage_histograms = True
-    assert of(metrics, taken)[key("wptrace_io_owner_duration_seconds_bucket", **one, le="+Inf")] == 2
+    assert of(metrics, current)[key("wptrace_io_owner_duration_seconds_bucket", **one, le="+Inf")] == 2
     metrics.own(None)
-    assert not any("owner" in name for name, _ in of(metrics, taken))
+    assert not any("owner" in name for name, _ in of(metrics, current))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BPF instructions, with jumps to labels, and how they read."""
+"""BPF instructions with jumps to labels, and a listing of them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _LOADS = {1: 0x71, 2: 0x69, 4: 0x61, 8: 0x79}
 _STORES = {1: 0x73, 2: 0x6B, 4: 0x63, 8: 0x7B}
 _STORE_NUMBER, _ATOMIC_ADD = 0x7A, 0xDB
 WIDE, CALL, EXIT, _SWAP = 0x18, 0x85, 0x95, 0xDC
-# Of numbers; with a register the bit REGISTER is set as well.
+# With an immediate number; with a register the bit REGISTER is set as well.
 ADD, MUL, OR, AND, SHIFT_LEFT, SHIFT_RIGHT, SHIFT_SIGNED, MOVE = 0x07, 0x27, 0x47, 0x57, 0x67, 0x77, 0xC7, 0xB7
 REGISTER = 0x08
-# Kinds of instructions that compute: with registers, and with their lower halves.
+# Arithmetic instructions: on whole registers, and on their lower halves.
 _ALL, _HALF = 0x07, 0x04
 ALWAYS = 0x05
 EQUAL, NOT_EQUAL, ANY_BIT = 0x15, 0x55, 0x45
@@ -59,7 +59,7 @@ class Instruction(NamedTuple):
 
 
 def half(operation: int) -> int:
-    """The same with the lower 32 bits; the others become 0."""
+    """The operation on the lower 32 bits, which clears the upper ones."""
     return operation & ~_ALL | _HALF
 
 
@@ -168,7 +168,7 @@ def parse(code: bytes) -> list[Instruction]:
 
 @lru_cache(maxsize=64)
 def stack(code: bytes) -> int:
-    """How many bytes of its stack a program uses, without those of its subprograms."""
+    """The bytes of stack that a program uses, without its subprograms."""
     lowest, end = 0, len(code) // SIZE
     addresses: set[int] = set()
     for at, (operation, registers, offset, number) in enumerate(_FORMAT.iter_unpack(code)):
@@ -176,7 +176,7 @@ def stack(code: bytes) -> int:
             break
         to, source, kind = registers & 15, registers >> 4, operation & 7
         if operation == CALL and source == TO_SUBPROGRAM:
-            # Subprograms come behind the program.
+            # Subprograms follow the program.
             end = min(end, at + 1 + number)
         if (kind == 1 and source == FP) or (kind in (2, 3) and to == FP):
             lowest = min(lowest, offset)
@@ -200,7 +200,7 @@ _SIZES = {0x00: "u32", 0x08: "u16", 0x10: "u8", 0x18: "u64"}
 
 
 def listing(code: bytes) -> Iterator[str]:
-    """One line for each instruction, as the verifier writes them."""
+    """One line for each instruction, in the verifier's notation."""
     wide: Instruction | None = None
     for at, one in enumerate(parse(code)):
         if wide is not None:
@@ -214,7 +214,7 @@ def listing(code: bytes) -> Iterator[str]:
 
 
 def _of_map(first: Instruction, second: Instruction) -> str:
-    """By its descriptor; a value of it lies at an offset."""
+    """A map by its descriptor, or a place in its value."""
     return f"map {first.number}" if first.source == _MAP else f"value of map {first.number} {second.number:+}"
 
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program of a point: a front end, and of its body what the point uses.
+"""The program of a point: a front end, and the parts of its body that the point uses.
 
-A body (bpf_src/generic/) is compiled against stand-ins: numbers with a mark for what is constant at a point, variables
-for `args` and for the slots. Here comes what is meant in their place. Branches that are known then are followed, so
-what they lead past is not in the program, and what comes next is next to it.
+A body (bpf_src/generic/) is compiled against stand-ins: marked numbers for the constants of a point, and variables for
+`args` and the slots. They are replaced here. Branches on constants are resolved, which leaves out dead code.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ _HALF_BITS = 32
 
 class StandIns(NamedTuple):
     marks: Mapping[str, int]
-    """Of numbers that are replaced."""
+    """Numbers that are replaced, by name."""
     args: tuple[int, int] = (-1, 0)
-    """The map in which a variable is, and where."""
+    """The map that holds the variable, and the offset in it."""
     slot: tuple[int, int] = (-1, 0)
     slots: int = -1
-    """The map of those that are meant."""
+    """The map that replaces the stand-in."""
 
 
 class Numbers(NamedTuple):
@@ -39,20 +38,20 @@ class Numbers(NamedTuple):
     stages: int
     slot_bits: int
     exchanges: bool
-    """The kernel has atomics that fetch."""
+    """The kernel has atomic instructions that return the old value."""
 
 
 def key_register(body: bytes, marks: Mapping[str, int]) -> int:
-    """In which it wants the key."""
+    """The register in which the body expects the key."""
     first, second = _parsed(body)[:2]
     if first.code != asm.WIDE or second.number != marks["key"]:
-        raise WptraceError("the BPF object is of another version than the Python package", "reinstall wptrace")
+        raise WptraceError("the BPF object and the Python package are of different versions", "reinstall wptrace")
     return first.to
 
 
 def joined(front: bytes, body: bytes, args: int, stand_ins: StandIns, numbers: Numbers) -> bytes:
-    """The program; `args` lie so many bytes below the frame pointer."""
-    # The key comes from the front end.
+    """The program; `args` lies so many bytes below the frame pointer."""
+    # The front end supplies the key.
     return _Joined((*_parsed(front), *_parsed(body)[2:]), args, stand_ins, numbers).bytes()
 
 
@@ -70,12 +69,12 @@ class _Joined:
         self._names = {mark: name for name, mark in stand_ins.marks.items()}
         self._made: list[Instruction] = []
         self._targets: dict[int, int] = {}
-        """Where what was made jumps to, or what it calls, in the code as it was."""
+        """Targets of emitted jumps and calls, in the original code."""
         self._placed: dict[int, int] = {}
 
     def bytes(self) -> bytes:
         functions = [0]
-        # Subprograms come behind each other, each in one piece.
+        # Subprograms follow, each in one piece.
         for function in functions:
             pending = [function]
             while pending:
@@ -88,7 +87,7 @@ class _Joined:
         return b"".join(one.packed() for one in self._made)
 
     def _follow(self, at: int, pending: list[int], functions: list[int]) -> None:
-        """To the next exit, or to where it has been already."""
+        """Emit code up to the next exit, or up to code that is emitted already."""
         while at not in self._placed:
             one = self._code[at]
             self._placed[at] = len(self._made)
@@ -112,7 +111,7 @@ class _Joined:
             self._made.append(Instruction(asm.ALWAYS))
 
     def _wide(self, at: int) -> int:
-        """Emit a load of 64 bits, and return the place behind it."""
+        """Emit a 64-bit load, and return the place after it."""
         first, second = self._code[at : at + 2]
         name = "" if first.source else self._names.get(second.number, "")
         if name in ("flags", "lacks", "exchanges"):

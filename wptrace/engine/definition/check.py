@@ -23,11 +23,11 @@ class PointReport(NamedTuple):
     name: str
     role: str
     wanted: tuple[str, ...]
-    """As the definition has them."""
+    """Targets as the definition names them."""
     ways: tuple[str, ...]
-    """Best first: the first that the kernel takes; empty where it is not there."""
+    """Best first: the kernel uses the first one that it accepts; empty if the point does not exist."""
     why: tuple[str, ...]
-    """Reasons why better ones do not work."""
+    """Reasons why better ways do not work."""
 
 
 class Report(NamedTuple):
@@ -67,13 +67,13 @@ def _recipes(attachment: Attachment) -> list[Recipe]:
 
 
 def _probed(recipe: Recipe) -> bool:
-    # A text is copied in any case.
+    # A text is always copied.
     loads = recipe.loads[:-1] if recipe.text else recipe.loads
     return any(not load.direct for load in loads)
 
 
 def lines(report: Report) -> list[str]:
-    """The report as people read it."""
+    """The report as text."""
     width = max((len(point.name) for point in report.points), default=0)
     can = "can be traced" if report.works else "cannot be traced"
     found = [f"{report.name} on {report.kernel}: {can}"]
@@ -86,7 +86,7 @@ def lines(report: Report) -> list[str]:
 
 
 def explain(resolution: Resolution) -> Iterator[str]:
-    """With the front end of the best way of each point; what it falls through into is always the same."""
+    """List each point's front end for its best way; the body that follows is always the same."""
     first = {label.name: label.first for label in resolution.labels}
     numbering = Numbering(resolution, first)
     with open_object("generic") as obj:

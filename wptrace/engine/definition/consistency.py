@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the points of a definition fit together; no kernel is asked."""
+"""Checks that the points of a definition fit together, without a kernel."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def faults(definition: Definition) -> Iterator[Fault]:
 
 
 def _stages(definition: Definition) -> Iterator[Fault]:
-    """Names have one meaning each."""
+    """Each name has one meaning."""
     roles: dict[str, PointSpec] = {}
     stages: dict[str, str] = {}
     for point in definition.points:
@@ -83,7 +83,7 @@ def _alone(point: PointSpec, columns: tuple[str, ...], marks: bool) -> Iterator[
     expressions += [one for one in (point.becomes, point.value, point.mark, point.reached) if one is not None]
     expressions += [one.left for one in (*point.filters, point.failed) if one is not None]
     if any(target.kind != d.FUNCTION for target in point.targets):
-        # Tracepoints may have an argument of that name.
+        # A tracepoint may have an argument of that name.
         return
     for expression in expressions:
         if any(path.root == "ret" for choice in expression.choices for path in choice):

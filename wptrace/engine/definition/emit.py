@@ -2,7 +2,7 @@
 """The program of a point: a front end that reads what the definition names, before a prebuilt body.
 
 The front end leaves `struct args` (bpf_src/generic/args.h) on the stack and the key in a register, and falls through
-into the body. R6 is the context, R7 the value at hand, R9 a key of several parts as far as it is known.
+into the body. R6 is the context, R7 the current value, R9 the hash of a key's parts so far.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from wptrace.errors import WptraceError
 VALUE, OTHER, LABELS, MARK, FAILED, ARGS = 0, 8, 16, 48, 56, 64
 _WORD = 8
 TEXT_BYTES = 16
-# What is read by the kernel's helpers comes here, below `args`: a text that is compared, and below it a number.
+# Scratch space for the kernel's read helpers, below `args`: a text to compare, and below it a number.
 _SCRATCH = TEXT_BYTES + _WORD
-# All that a program may have; each of the body's subprograms takes some of it.
+# The stack of a program; each subprogram of the body takes some of it.
 _STACK, _FOR_SUBPROGRAMS = 512, 256
 
 _GET_CPU, _GET_TASK, _GET_TYPED_TASK, _READ, _READ_TEXT = 8, 35, 158, 113, 115
 _NUMBER_BIT = 1 << 63
-# Places in struct state, which is a word.
+# Offsets in struct state, which is a word.
 _LAST, _SEEN = 3, 8
-# Odd, so that no part of a key is lost to the ones behind it.
+# Odd, so that the multiplication loses no bits of a key.
 _MIX = 0x9E3779B97F4A7C15
 _WORD_BITS = (1 << 64) - 1
 
-# Where kernels leave arguments and results of functions, in struct pt_regs.
+# Offsets of arguments in struct pt_regs.
 _REGISTERS = {"x86_64": (112, 104, 96, 88, 72, 64), "aarch64": tuple(range(0, 64, 8))}
 _RESULT = {"x86_64": 80, "aarch64": 0}
 
@@ -70,15 +70,15 @@ class Constants(NamedTuple):
     point: int
     flags: int
     slot_bits: int
-    """Of a power of two of slots."""
+    """The binary logarithm of the number of slots."""
     stages: int = 0
-    """So many are kept apart."""
+    """The number of stages with distributions of their own."""
     words: Sequence[int] = ()
     """For each label of the attachment, the first of its words."""
     wanted: Sequence[bool] = ()
-    """Which of these labels are wanted; none given: all."""
+    """Whether each of these labels is wanted; empty: all are."""
     exchanges: bool = True
-    """The kernel has atomics that fetch."""
+    """The kernel has atomic instructions that return the old value."""
 
 
 def program(
@@ -92,12 +92,12 @@ def program(
 
 
 def front(attachment: Attachment, constants: Constants, used: int, machine: str, key: int) -> bytes:
-    """Emit the front of a body that uses so many bytes of stack, and wants the key in this register."""
+    """Emit the front end of a body that uses so many bytes of stack and expects the key in this register."""
     return _Front(attachment, constants, used, machine, key).emit()
 
 
 def flags_of(attachment: Attachment, bits: Mapping[str, int]) -> int:
-    """Which words of `args` the front end of an attachment fills."""
+    """The words of `args` that the front end of an attachment fills, as flags."""
     found = 0
     for name, given in (
         ("value", attachment.value),
@@ -123,13 +123,13 @@ class _Front:
         self._compared = self._args - TEXT_BYTES
         self._scratch = self._args - _SCRATCH
         if -self._scratch > _STACK - _FOR_SUBPROGRAMS:
-            raise WptraceError("the BPF object is of another version than the Python package", "reinstall wptrace")
+            raise WptraceError("the BPF object and the Python package are of different versions", "reinstall wptrace")
         self._code = Code()
 
     def emit(self) -> bytes:
         code, point, constants = self._code, self._attachment, self._constants
         if self._is_plain():
-            # What is kept over no call needs no register that has to be saved.
+            # No call comes in between, so the register needs no saving.
             code.load(self._wanted, R1, point.keys[0].number * _WORD)
             code.jump_if(asm.EQUAL, self._wanted, 0, _FILTERED)
             return self._ended()
@@ -158,7 +158,7 @@ class _Front:
     def _ended(self) -> bytes:
         code = self._code
         if code.wanted(_FILTERED):
-            # An exit that nothing goes to would be refused.
+            # The verifier refuses an unreachable exit.
             code.jump("body")
             code.label(_FILTERED)
             code.set(R0, 0)
@@ -167,7 +167,7 @@ class _Front:
         return code.bytes()
 
     def _is_plain(self) -> bool:
-        """It has a key that is an argument as it is, and nothing else."""
+        """Whether the key is a plain argument, and there is nothing else to read."""
         point = self._attachment
         read = point.becomes, point.value, point.mark, point.reached, point.failed
         (key, *more) = point.keys
@@ -186,7 +186,7 @@ class _Front:
             self._part(keys[0])
             code.move(self._wanted, R7)
             return
-        # How many parts there are is the first of them: or CPU 0 and a number would be that number alone.
+        # The number of parts is hashed first: otherwise CPU 0 and a number would equal that number alone.
         code.set(R9, len(keys) * _MIX & _WORD_BITS)
         for number, part in enumerate(keys):
             self._value(part)
@@ -202,7 +202,7 @@ class _Front:
         code.move(self._wanted, R9)
 
     def _part(self, recipe: Recipe) -> None:
-        """A key of one part: 0 is what a free slot has."""
+        """A key of one part; 0 marks a free slot."""
         self._value(recipe)
         if recipe.pointer:
             self._code.jump_if(asm.EQUAL, R7, 0, _FILTERED)
@@ -211,7 +211,7 @@ class _Front:
         self._code.compute_with(asm.OR, R7, R1)
 
     def _as_number(self) -> None:
-        """The verifier forbids arithmetic with a pointer it knows; a sum in memory is a plain number."""
+        """The verifier forbids arithmetic on known pointers; a sum in memory is a plain number."""
         code = self._code
         code.store_number(FP, self._scratch, 0)
         code.add_atomically(FP, self._scratch, R7)
@@ -227,7 +227,7 @@ class _Front:
     # --- Values -------------------------------------------------------------------------------------------------------
 
     def _value(self, recipe: Recipe) -> None:
-        """Into R7; what is behind a NULL is 0."""
+        """Read a value into R7; behind a NULL pointer it is 0."""
         code = self._code
         known = code.fresh("known")
         self._reach(recipe, recipe.loads)
@@ -242,7 +242,7 @@ class _Front:
         self._source(recipe, loads)
         for load in loads:
             if load.direct:
-                # The verifiers of 5.10 and 6.1 take a pointer for one even where it was found to be 0.
+                # The verifiers of 5.10 and 6.1 treat the register as a pointer even where it was found to be 0.
                 there = code.fresh("there")
                 code.jump_if(asm.NOT_EQUAL, R7, 0, there)
                 code.set(R7, 0)
@@ -259,7 +259,7 @@ class _Front:
             code.label(null)
 
     def _read(self, address: int, offset: int, size: int) -> None:
-        """Read through the helper, which leaves 0 if it cannot read."""
+        """Read through the helper, which leaves 0 on failure."""
         code = self._code
         code.move(R3, address)
         if offset:
@@ -283,7 +283,7 @@ class _Front:
         elif recipe.source == RETURNED and way == KRETPROBE:
             code.load(R7, R6, _RESULT[self._machine])
         elif recipe.source == RETURNED and way == FEXIT:
-            # Behind the arguments.
+            # The return value follows the arguments.
             code.load(R7, R6, recipe.number * _WORD)
         elif recipe.source == ARGUMENT and way == EVENT:
             code.load(R7, R6, recipe.number, _WORD if loads else recipe.size)
@@ -298,7 +298,7 @@ class _Front:
             raise WptraceError(f"{way} programs have no {recipe.source}")
 
     def _shape(self, recipe: Recipe) -> None:
-        """From what was loaded to 64 bits."""
+        """Extend what was loaded to 64 bits."""
         code = self._code
         exact = bool(recipe.loads) or (recipe.source == ARGUMENT and self._attachment.way == EVENT)
         size = recipe.loads[-1].size if recipe.loads else recipe.size
@@ -306,7 +306,7 @@ class _Front:
             code.compute(asm.SHIFT_LEFT, R7, 64 - recipe.shift - recipe.bits)
             code.compute(asm.SHIFT_SIGNED if recipe.signed else asm.SHIFT_RIGHT, R7, 64 - recipe.bits)
         elif size < _WORD and recipe.source != CONSTANT and (recipe.signed or not exact) and not recipe.swap:
-            # A register may have anything above an argument that is narrower.
+            # A register may hold garbage above a narrower argument.
             code.compute(asm.SHIFT_LEFT, R7, 64 - 8 * size)
             code.compute(asm.SHIFT_SIGNED if recipe.signed else asm.SHIFT_RIGHT, R7, 64 - 8 * size)
         if recipe.swap:
@@ -315,7 +315,7 @@ class _Front:
     # --- Text ---------------------------------------------------------------------------------------------------------
 
     def _text(self, recipe: Recipe, place: int) -> None:
-        """Up to 15 bytes and zeros behind them, so that equal ones are equal words."""
+        """Copy up to 15 bytes, padded with zeros, so that equal texts are equal words."""
         code = self._code
         known = code.fresh("known")
         code.store_number(FP, place, 0)
@@ -352,7 +352,7 @@ class _Front:
     # --- Tests --------------------------------------------------------------------------------------------------------
 
     def _pass_or(self, test: Test, otherwise: str) -> None:
-        """Goes on where the test holds, else to a label."""
+        """Continue if the test holds, otherwise jump to a label."""
         code = self._code
         holds = code.fresh("holds")
         if test.left.text:

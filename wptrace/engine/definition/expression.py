@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The expressions of definitions: how they are written, not what they are on a kernel.
+"""The expressions of definitions: their syntax, not their meaning on a kernel.
 
     expression = path { "||" path-or-choice }       the first that is not 0 when the point is passed
     choice     = path { "|" path }                  the first that this kernel has
@@ -20,37 +20,37 @@ from wptrace.engine.definition.faults import Place
 
 
 class Step(NamedTuple):
-    """To a field, or to an element of an array."""
+    """A step to a field, or to an element of an array."""
 
     name: str
     element: int | None
     at: int
-    """The character of the text where it stands, from 0."""
+    """The position in the text, from 0."""
 
 
 class Path(NamedTuple):
-    """Where it begins, what that is taken for, and the steps from there."""
+    """A root, the type it is cast to, and the steps from there."""
 
     root: str | int | Path
     steps: tuple[Step, ...] = ()
     cast: str = ""
-    """Before the steps the root is taken for a pointer to this struct."""
+    """Before the steps, the root is cast to a pointer to this struct."""
     swap: int = 0
-    """In network order: so many bits."""
+    """The number of bits of a value in network order; 0: host order."""
     bits: int = 0
-    """Of its lowest bits so many; 0: all."""
+    """The number of lowest bits to use; 0: all."""
     at: int = 0
     text: str = ""
-    """As it was written."""
+    """The expression as it was written."""
 
 
 Choice = tuple[Path, ...]
-"""The first that this kernel has."""
+"""Alternatives, of which the first one that this kernel has is used."""
 
 
 class Expression(NamedTuple):
     choices: tuple[Choice, ...]
-    """The first that is not 0 when the point is passed."""
+    """Alternatives, of which the first one that is not 0 is used when the point is passed."""
     text: str
     place: Place
 

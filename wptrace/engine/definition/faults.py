@@ -9,11 +9,11 @@ from typing import ClassVar, NamedTuple
 from wptrace.errors import UsageError
 
 _MANY = 2000
-"""To look through all functions of a kernel would take seconds."""
+"""With more candidates than this, a search for similar names would take seconds."""
 
 
 class Place(NamedTuple):
-    """Where something stands in the file, from 1; (0, 0) is nowhere."""
+    """A place in the file, counted from 1; (0, 0) is unknown."""
 
     line: int = 0
     column: int = 0
@@ -31,7 +31,7 @@ class Fault(NamedTuple):
 
 
 class DefinitionError(UsageError):
-    """The first of the faults is what it says."""
+    """The message is that of the first fault."""
 
     check: ClassVar[str] = "wptrace flow --check"
     """The command that shows all of them."""
@@ -45,13 +45,13 @@ class DefinitionError(UsageError):
 
 
 def did_you_mean(wanted: str, known: Iterable[str]) -> str:
-    """A half sentence, or nothing where nothing is near."""
-    from difflib import get_close_matches  # which most starts do not need
+    """A suggestion to append to a message; empty if no name is similar."""
+    from difflib import get_close_matches  # Imported late: most starts do not need it.
 
     candidates = list(known)
     if len(candidates) > _MANY:
         candidates = [name for name in candidates if name[:2] == wanted[:2] and abs(len(name) - len(wanted)) < 4]
-    # Among hundreds something is always a little alike.
+    # Among hundreds of names, some are always slightly similar.
     alike = 0.6 if len(candidates) < 100 else 0.8
     near = get_close_matches(wanted[:64], candidates[:_MANY], 1, alike)
     return f"; did you mean {near[0]}?" if near else ""

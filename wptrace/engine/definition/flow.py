@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A flow of a definition: what `wptrace flow` runs. Nothing above it sees a difference to a flow written in Python."""
+"""The flow of a definition, for `wptrace flow`. Everything above treats it as a flow written in Python."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ SLOTS_OF_OLD_KERNELS = 1 << 14
 ROWS = 64
 MOST_ROWS = 1 << 14
 _SPENT_BYTES = 8
-"""Of the time of a point."""
+"""The bytes of a point's time."""
 MEMORY = 256 << 20
-"""Of all cells together: a typing error in the number of rows is no reason to take more."""
+"""The limit for all cells together, in case of a typo in the number of rows."""
 
 
 class Options(NamedTuple):
@@ -69,11 +69,11 @@ class Options(NamedTuple):
     limit: int = 0
     """At most this many a second are shown; 0: all."""
     listing: bool = False
-    """Those in flight may be listed: names are kept for them."""
+    """Objects in flight may be listed, so names are kept for them."""
     shedding: bool = False
-    """A budget may have few of them timed."""
+    """A budget may reduce how many objects are timed."""
     by: tuple[str, ...] | None = None
-    """Labels by which rows are kept apart; None: all."""
+    """Labels to distinguish rows by; None: all."""
     filter: Filter = Filter()
     slots: int = SLOTS
     rows: int = ROWS
@@ -118,23 +118,23 @@ class DefinedFlow(Flow):
         self._groups: dict[int, Group] = {}
         self._stopped = False
         if options.slots & (options.slots - 1) or not 16 <= options.slots <= MOST_SLOTS:
-            raise UsageError(f"{options.slots} slots are not possible: a power of two from 16 to {MOST_SLOTS:,} is")
+            raise UsageError(f"--slots takes a power of two from 16 to {MOST_SLOTS:,}, not {options.slots}")
         if not 1 <= options.rows <= MOST_ROWS:
-            raise UsageError(f"{options.rows} rows are not possible: from 1 to {MOST_ROWS:,} are")
+            raise UsageError(f"--rows takes a number from 1 to {MOST_ROWS:,}, not {options.rows}")
 
     # --- Start and end ------------------------------------------------------------------------------------------------
 
     def start(self, reader: Reader) -> Start:
         options = self._options
-        # Bodies that ask whose something is are the only ones that read the kernel's types.
+        # Only bodies that filter by task read the kernel's types.
         self._opened = obj = trial.open_here(self.object, own_types=not self._asks)
         self._prepare(obj)
         try:
             obj.load()
         except LibbpfError as error:
-            # All slots are one value of a map, and 5.10 has no larger ones.
+            # All slots are one value of a map, and 5.10 limits the size of values.
             if error.errno == errno.E2BIG and options.slots > SLOTS_OF_OLD_KERNELS:
-                most = f"up to {SLOTS_OF_OLD_KERNELS:,} are"
+                most = f"the limit is {SLOTS_OF_OLD_KERNELS:,}"
                 raise UsageError(f"{options.slots:,} slots are not possible on this kernel: {most}") from None
             raise
         self._table = Slots(obj)
@@ -164,7 +164,7 @@ class DefinedFlow(Flow):
 
     @property
     def _kept(self) -> int:
-        """How many stages have distributions of their own: the only one is the total."""
+        """The number of stages with distributions of their own; with a single stage the total is enough."""
         return len(self._stages) if len(self._stages) > 1 else 0
 
     def _prepare(self, obj: BpfObject) -> None:
@@ -179,7 +179,7 @@ class DefinedFlow(Flow):
         whole = cells.value_size * cells.max_entries * libbpf().cpus
         if whole > MEMORY:
             raise UsageError(
-                f"{rows} rows would take {whole >> 20} MiB on {libbpf().cpus} CPUs: up to {MEMORY >> 20} are"
+                f"{rows} rows would take {whole >> 20} MiB on {libbpf().cpus} CPUs: the limit is {MEMORY >> 20} MiB"
             )
         obj.maps["rows"].max_entries = rows + 1
         for name in ("row_numbers", "taken"):
@@ -236,7 +236,7 @@ class DefinedFlow(Flow):
     # --- Rows ---------------------------------------------------------------------------------------------------------
 
     def _group(self, row: int) -> Group:
-        """Row 0 is that of all without labels, and the one of the rest with them."""
+        """Row 0 is for all objects without labels, and for the rest with labels."""
         if row not in self._groups:
             values = [REST] * len(self._labels)
             if row:
@@ -261,7 +261,7 @@ class DefinedFlow(Flow):
         obj, table = self._obj, self._table
         if table is None or self._programs is None:
             raise WptraceError("the flow has not been started")
-        # First: what ends during the look is no more in flight than what begins.
+        # First, so that an object that ends meanwhile is not in flight.
         started = table.started()
         self._follow()
         self._cells.read()
@@ -278,14 +278,14 @@ class DefinedFlow(Flow):
         noted[INCONSISTENT] = self._cells.shrunk
         noted[_FOREIGN] = self._ring.foreign if self._ring is not None else 0
         finished = self._cells.total("finished")
-        # What was refused a slot at its begin was not counted there.
+        # An object that was refused a slot was not counted as started.
         started = started + losses["state_full"] - sum(dropped)
         if not self._stopped:
             started = max(started, finished + sum(lost.values()))
         else:
             missing = started - finished - sum(lost.values()) - table.used()
             lost[_COLLIDED] = max(missing, 0)
-        return self._taken(
+        return self._snapshot(
             {REQUESTS: Book.read(started, finished, lost, noted, self._cells.total("failed"))},
             self._distributions(),
             {group: self._counted(group) for group in self._cells.counters},
@@ -354,7 +354,7 @@ class DefinedFlow(Flow):
             return []
         now = time.monotonic_ns()
         found = []
-        for one in self._table.taken():
+        for one in self._table.occupied():
             life = one.life
             age = now - life.start_ns
             if not life.start_ns or age < at_least_ns:
@@ -368,7 +368,7 @@ class DefinedFlow(Flow):
 
 
 class _Shedder:
-    """First objects are no longer shown one by one, then few of them are timed."""
+    """Sheds load: first objects are no longer shown one by one, then fewer of them are timed."""
 
     def __init__(
         self, obj: BpfObject, programs: Programs, noun: Noun, each: bool, read_cells: Callable[[], object]
@@ -400,7 +400,7 @@ class _Shedder:
 
 
 class Slots:
-    """The table of what is in flight, read where it lies."""
+    """The table of objects in flight, read in place."""
 
     def __init__(self, obj: BpfObject) -> None:
         self._codec = obj.struct("object")
@@ -413,30 +413,30 @@ class Slots:
 
     @staticmethod
     def reserve(obj: BpfObject, slots: int) -> None:
-        """Before the load."""
+        """Set the size before the load."""
         obj.maps["objects"].value_size = slots * int(obj.struct("object").size)
 
     def started(self) -> int:
-        """By the second word of each slot."""
+        """The number of started objects: the second word of each slot, summed up."""
         return sum(self._words[1 :: self._stride // 8])
 
     def used(self) -> int:
         return sum(1 for key in self._words[:: self._stride // 8] if key)
 
-    def taken(self) -> list[Any]:
+    def occupied(self) -> list[Any]:
         keys = self._words[:: self._stride // 8].tolist()
         return [self._codec.unpack(self._bytes, at * self._stride) for at, key in enumerate(keys) if key]
 
     def close(self) -> None:
         self._words.release()
         self._bytes.release()
-        # As with the variables of an object: slices that somebody still holds keep the pages.
+        # Views that are still in use keep the pages, as with the variables of an object.
         with suppress(BufferError):
             self._mapped.close()
 
 
 class _Sized:
-    """The map of cells, whose values are shorter than their type."""
+    """The map of cells, with values shorter than their type."""
 
     def __init__(self, obj: BpfObject, stages: int) -> None:
         self._map: Map = obj.maps["cells"]
@@ -444,7 +444,7 @@ class _Sized:
 
     @staticmethod
     def layout(obj: BpfObject, stages: int) -> Structure:
-        """The total, and so many stages."""
+        """The layout of the total and so many stages."""
         whole: Structure = obj.struct("cell")
         return whole.shortened(stages + 1)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A target of a definition on one kernel: what it is called with, and by which ways it can be observed."""
+"""A target of a definition on one kernel: its arguments, and the ways to observe it."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ class Hook(NamedTuple):
     target: Target
     types: Btf
     arguments: tuple[Argument, ...]
-    """Empty where the kernel has no types of it: see `typed`."""
+    """Empty if the kernel has no types for it: see `typed`."""
     returned: int = 0
-    """The type; 0 is void."""
+    """The type of the result; 0 is void."""
     btf_id: int = 0
     module: str = ""
     typed: bool = True
     by_value: bool = False
-    """Structs are handed over themselves, or more arguments than it names."""
+    """Structs are passed by value, or there are arguments that it does not name."""
     fields: dict[str, EventField] | None = None
-    """Of a classic event."""
+    """The fields of a classic event."""
 
     @property
     def ways(self) -> tuple[str, ...]:
-        """Best first."""
+        """The ways to observe it, best first."""
         kind = self.target.kind
         if kind == EVENT:
             return (r.EVENT,)
@@ -47,7 +47,7 @@ class Hook(NamedTuple):
         return (best, other) if self.typed and not self.by_value else (other,)
 
     def register(self, number: int, machine: str) -> int | None:
-        """In which register this argument comes at a function's begin; None where it is on the stack."""
+        """The register of this argument on entry; None if it is on the stack."""
         place = 0
         for at, argument in enumerate(self.arguments):
             entry = self.types.resolve(argument.type)
@@ -60,11 +60,11 @@ class Hook(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """Why there is no such hook."""
+    """The reason why there is no such hook."""
 
     why: str
     hint: str = ""
-    """The rest of the sentence."""
+    """A suggestion to append to the reason."""
 
 
 def find(target: Target, kernel: Kernel, modules: tuple[str, ...]) -> Hook | Missing:
@@ -80,13 +80,13 @@ def find(target: Target, kernel: Kernel, modules: tuple[str, ...]) -> Hook | Mis
     for module, types in places:
         found = _tracepoint(target, types) if target.kind == TRACEPOINT else _function(target, types)
         if found is not None:
-            # A module's types find the kernel's own as well.
+            # A module's types include the kernel's own.
             return found if not module else found._replace(module=module)
     return _untyped(target, kernel)
 
 
 def _untyped(target: Target, kernel: Kernel) -> Hook | Missing:
-    """A function in no BTF, as all of modules on old kernels; its arguments are known by their numbers alone."""
+    """A function without BTF, like all functions of modules on old kernels; its arguments are known by number only."""
     if target.kind == TRACEPOINT:
         if kernel.has_tracepoint(target.name):
             return Hook(target, kernel.types, (), typed=False)
@@ -94,13 +94,13 @@ def _untyped(target: Target, kernel: Kernel) -> Hook | Missing:
     if target.name in kernel.symbols:
         module = kernel.modules_of.get(target.name, "")
         if module and kernel.module(module) is not None:
-            return Missing(f"{target.name} is a function of a module", f': say module = "{module}"')
+            return Missing(f"{target.name} is a function of a module", f': write module = "{module}"')
         return Hook(target, kernel.types, (), typed=False)
     return Missing(f"there is no function {target.name}", renamed(target.name, kernel))
 
 
 def renamed(name: str, kernel: Kernel) -> str:
-    """Say as half a sentence what the compiler made of a function; empty where that is not known."""
+    """What the compiler made of a function, to append to a message; empty if that is not known."""
     found = sorted(symbol for symbol in kernel.symbols if symbol.startswith(f"{name}."))
     if found:
         return f": the compiler made {found[0]} of it"
@@ -113,9 +113,9 @@ def _tracepoint(target: Target, types: Btf) -> Hook | None:
     proto = types.resolve(pointer.type) if isinstance(pointer, Ptr) else None
     if typedef is None or not isinstance(proto, FuncProto):
         return None
-    # The first one is the probe's own.
+    # The first one belongs to the probe itself.
     kinds = [param.type for param in proto.params[1:]]
-    # The names are those of what the kernel calls: __traceiter_ from 5.10 on, __probestub_ from 6.4 on.
+    # The kernel's functions have the names: __traceiter_ from 5.10 on, __probestub_ from 6.4 on.
     names = [""] * len(kinds)
     for prefix in ("__traceiter_", "__probestub_", "__bpf_trace_"):
         caller = types.find(f"{prefix}{target.name}", Func)

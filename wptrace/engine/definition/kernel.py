@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel that a definition is resolved for: the running one, or another one whose types are in a file."""
+"""The kernel that a definition is resolved for: the running one, or one whose types are in a file."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _FIELD = re.compile(
 
 
 class EventField(NamedTuple):
-    """Of a record of a classic event."""
+    """A field in the record of a classic event."""
 
     type: str
-    """As in C, with the brackets of an array."""
+    """The type in C, with the brackets of an array."""
     offset: int
     size: int
     signed: bool
 
 
 class Kernel:
-    """Another kernel, of which the types are all that is known."""
+    """Another kernel, of which only the types are known."""
 
     runs = False
 
@@ -50,35 +50,35 @@ class Kernel:
         return self._modules.get(name)
 
     def event(self, name: str) -> dict[str, EventField] | None:
-        """The fields of an event "category/name"; None where there is none."""
+        """The fields of an event "category/name"; None if there is no such event."""
         return None
 
     def has_tracepoint(self, name: str) -> bool:
-        """One of which there are no types."""
+        """Whether there is such a tracepoint, even without types."""
         return False
 
     def tracepoints(self) -> list[str]:
-        """The names of all, to know which one is meant."""
+        """The names of all tracepoints, for suggestions."""
         head = "btf_trace_"
         return [entry.name[len(head) :] for entry in self.types if entry.name.startswith(head)]
 
     @property
     def symbols(self) -> frozenset[str]:
-        """All functions that can be called by their names; empty where that is not known."""
+        """All functions that can be attached to by name; empty if unknown."""
         return frozenset()
 
     @property
     def modules_of(self) -> Mapping[str, str]:
-        """In which modules functions are."""
+        """The module of each function."""
         return {}
 
     def cgroup(self, path: str) -> tuple[int, int]:
-        """The number of a cgroup of v2, and its level below the root."""
+        """The id of a cgroup of v2, and its level below the root."""
         return 0, len([name for name in path.split("/") if name])
 
 
 def _events() -> list[Path]:
-    """Where tracefs is closed to others than root, pathlib ends with an error."""
+    """pathlib raises an error if tracefs is readable by root only."""
     return [home for home in EVENTS if os.path.isdir(home)]  # noqa: PTH112
 
 
@@ -116,7 +116,7 @@ class RunningKernel(Kernel):
 
     @cached_property
     def _functions(self) -> dict[str, str]:
-        """With their modules; those of the kernel itself have none."""
+        """Functions with their modules; empty for the kernel's own."""
         try:
             lines = _KALLSYMS.read_bytes().split(b"\n")
         except OSError:
@@ -124,13 +124,13 @@ class RunningKernel(Kernel):
         # ADDRESS KIND NAME [MODULE]
         words = (line.decode("utf-8", "replace").split(None, 3) for line in lines)
         named = ((word[2], word[3].strip("[]") if len(word) > 3 else "") for word in words if _is_function(word))
-        # Of two of a name that of the kernel itself is meant.
+        # The kernel's own function wins over a module's function of the same name.
         return dict(sorted(named, key=lambda one: one[1], reverse=True))
 
     def cgroup(self, path: str) -> tuple[int, int]:
         found = cgroups.resolve(path)
         if found.level is None or found.controller is not None:
-            raise UsageError(f"the cgroup {path} is none of v2 whose level is known here")
+            raise UsageError(f"the cgroup {path} is not in cgroup v2, or its level is unknown")
         return found.id, found.level
 
 
@@ -139,7 +139,7 @@ def _is_function(words: Sequence[str]) -> bool:
 
 
 def fields(text: str) -> dict[str, EventField]:
-    """Of a format file of tracefs; without those that all events have."""
+    """Parse a format file of tracefs; fields that all events have are left out."""
     found = {}
     for match in _FIELD.finditer(text):
         if not match["name"].startswith("common_"):
@@ -149,10 +149,10 @@ def fields(text: str) -> dict[str, EventField]:
 
 
 def from_file(path: Path) -> Kernel:
-    """A kernel by its BTF: a copy of /sys/kernel/btf/vmlinux."""
+    """A kernel by its BTF, a copy of /sys/kernel/btf/vmlinux."""
     data = source.plain(path, _MAX_BTF + 1)
     if len(data) > _MAX_BTF:
-        raise UsageError(f"{path} has more than {_MAX_BTF >> 20} MiB, and is no BTF of a kernel")
+        raise UsageError(f"{path} is larger than {_MAX_BTF >> 20} MiB: it is not the BTF of a kernel")
     try:
         return Kernel(path.name, Btf.parse(data))
     except WptraceError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All keys of a definition. The reader, the schema for editors and docs/flows.md have them from here."""
+"""All keys of a definition: the source for the reader, the schema for editors, and docs/flows.md."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from wptrace.engine.definition import definition as d
 
 NAME, LETTER, LINE, FLAG, CHOICE = "name", "letter", "line", "flag", "choice"
-"""A name, one character, one line of text, true or false, one of the choices."""
+"""Kinds of values: a name, one character, one line of text, true or false, or one of the choices."""
 EXPRESSION, COMPARISON, COMPARISONS, TARGETS, PARTS, WAYS, NOUN, WORDS, LABELS, POINTS = (
     "expression",
     "comparison",
@@ -30,7 +30,7 @@ TARGET_PATTERN = (
 )
 LINE_LENGTH = 160
 TEXT_LENGTH = 256
-"""Of an expression."""
+"""The most characters of an expression."""
 MAX_TARGETS, MAX_FILTERS, MAX_PARTS, MAX_WAYS, MAX_WORDS = 8, 8, 2, 4, 4
 
 
@@ -41,7 +41,7 @@ class Key(NamedTuple):
     required: bool = False
     choices: tuple[str, ...] = ()
     most: int = 1
-    """How many there may be in a list."""
+    """The most values in a list."""
 
 
 DEFINITION = (

@@ -33,7 +33,7 @@ _FIELDS = (
 
 
 def kind_of(definition: Definition, labels: Sequence[Label]) -> Kind:
-    """With the labels that are wanted."""
+    """The kind with the wanted labels."""
     return Kind(
         "object",
         Noun(definition.noun, definition.nouns),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words for the values of labels."""
+"""Names for the values of labels."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from wptrace.kernel.symbols import KernelSymbols
 
 REST = "(rest)"
-"""The value for all that found no row of their own."""
+"""The value for all objects that found no row of their own."""
 
 
 class Names:
-    """Of labels as the programs keep them."""
+    """Decodes labels as the programs store them."""
 
     @cached_property
     def _cgroups(self) -> CgroupNames:
@@ -37,7 +37,7 @@ class Names:
         return KernelSymbols()
 
     def of(self, label: Label, words: Sequence[int]) -> Hashable:
-        """`words` are those of the label alone."""
+        """Decode a label from its words."""
         if label.type == spec.TEXT:
             return tasks.comm(b"".join(word.to_bytes(8, "little") for word in words))
         return self._known.get(label.type, self._number)(label, words[0])
@@ -65,7 +65,7 @@ class Names:
 
 
 def _device(number: int) -> str:
-    """A dev_t of the kernel, which has 20 bits for the minor number."""
+    """A dev_t as the kernel stores it, with 20 bits for the minor number."""
     return f"{number >> 20}:{number & 0xFFFFF}"
 
 

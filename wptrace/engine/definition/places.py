@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the keys and values of a TOML file stand, which Python's reader does not report.
+"""The places of keys and values in a TOML file, which Python's reader does not report.
 
-The text has been read by that already, so it is well-formed; only what a definition may have is found again.
+The text has been parsed before, so it is well-formed; only the constructs that a definition may use are found.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Union
 from wptrace.engine.definition.faults import Place
 
 Keys = tuple[Union[str, int], ...]
-"""The way to a value: names of tables and places in lists."""
+"""The path of a value: names of tables and indices of lists."""
 
 _BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
 _KEY = re.compile(r"[A-Za-z0-9_-]+|\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*'")
@@ -21,7 +21,7 @@ _SCALAR = re.compile(r"[^,\]}#\r\n]+")
 
 
 class Places:
-    """Of keys, and of the values behind them; of a text the place of its first character."""
+    """The places of keys and of their values; for a text, the place of its first character."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -32,7 +32,7 @@ class Places:
         try:
             self._document()
         except (IndexError, ValueError, RecursionError):
-            # What is not found has no place; that is no reason to fail.
+            # A key that is not found has no place, which is no error.
             return
 
     def key(self, *way: str | int) -> Place:
@@ -42,7 +42,7 @@ class Places:
         return self._nearest(self._values, way)
 
     def _nearest(self, places: dict[Keys, int], way: Keys) -> Place:
-        """Of what it is in, where it has no place of its own."""
+        """The place of the nearest enclosing table if it has none itself."""
         while way:
             found = places.get(way, self._keys.get(way, -1))
             if found >= 0:

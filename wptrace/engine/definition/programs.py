@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs of a definition on this kernel: for each point the first of its attachments that the kernel takes."""
+"""The programs of a definition on this kernel: for each point the first attachment that the kernel accepts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _ORDER = (DROP, END, PASS, BEGIN)
 
 
 class Bodies(NamedTuple):
-    """The body in a loaded object that front ends fall through into."""
+    """The bodies of a loaded object, which front ends fall through into."""
 
     code: Mapping[str, bytes]
     flags: Mapping[str, int]
@@ -53,21 +53,21 @@ class Bodies(NamedTuple):
 
 
 def body_of(spec: PointSpec, asks: bool) -> str:
-    """The name of its body; with `asks` the user wants what some tasks begin."""
+    """The name of its body; with `asks` the user filters by task."""
     if asks and (spec.role == BEGIN or spec.begins):
         return _ASKING[spec.role]
     return spec.role
 
 
 def bodies(obj: BpfObject) -> Bodies:
-    """Of an object that is loaded."""
+    """The bodies of a loaded object."""
     found = declared(obj, {program.name: program.code for program in obj.progs.values() if program.autoload})
     args, slot = (obj.bss.map_place(name) for name in ("args_here", "first_object"))
     return found._replace(stand_ins=StandIns(found.stand_ins.marks, args, slot, obj.maps["objects"].fd))
 
 
 def declared(obj: BpfObject, code: Mapping[str, bytes]) -> Bodies:
-    """With the numbers that the object's sources give to flags."""
+    """Bodies with the flag values of the object's sources."""
     flags = {name: number for number, name in enumerate(obj.enum("generic_flag"))}
     return Bodies(code, flags, _values(obj, "generic_shift"), StandIns(_values(obj, "generic_mark")))
 
@@ -78,7 +78,7 @@ def _values(obj: BpfObject, name: str) -> dict[str, int]:
 
 
 class Numbering:
-    """Columns, outcomes and words of labels, by their names."""
+    """The numbers of columns, outcomes and labels' words, by name."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Numbering:
         shedding: bool = False,
         exchanges: bool = True,
     ) -> None:
-        """`labels` are the first words of those that are wanted."""
+        """`labels` holds the first word of each wanted label."""
         definition = resolution.definition
         self._slot_bits = slot_bits
         self._exchanges = exchanges
@@ -108,7 +108,7 @@ class Numbering:
         self._columns = {name: number for number, name in enumerate(definition.columns)}
         # 0 is the plain end.
         self._outcomes = {name: number for number, name in enumerate(definition.outcomes, 1)}
-        # The end of an object that was filtered out where it began is not a loss.
+        # The end of an object whose begin was filtered out is not a loss.
         self._quiet = any(
             one.filters
             for point in resolution.points
@@ -135,13 +135,13 @@ class Numbering:
         for label, first, on in zip(spec.labels, words, wanted):
             if on:
                 flags |= ((1 << self._words[label.name]) - 1) << first + bodies.shifts["labels"]
-        # An end has the column behind all others, which no stage begins at.
+        # An end has the column after all others, at which no stage begins.
         column = self._columns.get(spec.name, len(self._columns))
         return emit.Constants(column, flags, self._slot_bits, self._stages, words, wanted, self._exchanges)
 
 
 def hooks(definition: Definition, points: tuple[Point, ...]) -> tuple[Hook, ...]:
-    """As notes and doctors read them, by the number of the point: names of points may be shared."""
+    """Hooks for notes and the doctor, by index of the point: points may share a name."""
     return tuple(
         Hook(
             str(number),
@@ -157,7 +157,7 @@ def hooks(definition: Definition, points: tuple[Point, ...]) -> tuple[Hook, ...]
 
 
 def names(point: Point) -> list[str]:
-    """Of its programs, each its own: `D tp_btf block_rq_issue`, ` by copies` behind the second one of that kind."""
+    """The names of its programs: `D tp_btf block_rq_issue`, with ` by copies` for the second of a kind."""
     found: list[str] = []
     for one in point.attachments:
         name = f"{point.spec.name} {one.way} {one.target}"
@@ -168,19 +168,19 @@ def names(point: Point) -> list[str]:
 
 
 class Programs:
-    """All that are attached, in that order."""
+    """The programs that are attached, in order of attachment."""
 
     def __init__(self, resolution: Resolution) -> None:
         self.attempts = Attempts(hooks(resolution.definition, resolution.points))
         self._points = resolution.points
         self._tracing_refused = ""
         self.loaded: dict[int, Generated] = {}
-        """By the number of the point."""
+        """By index of the point."""
 
     def attach(self, numbering: Numbering, found: Bodies, asks: bool) -> None:
-        """Each point by the first way that the kernel takes; raises where a point that must be there has none.
+        """Attach each point by the first way that the kernel accepts; raise if a required point has none.
 
-        Ends come first, so whatever has to be tried for a point, nothing is followed before all that follow are there.
+        Ends come first, so that nothing is followed before all later points are attached.
         """
         for role in _ORDER:
             for number, point in self._in_order(role):
@@ -193,10 +193,10 @@ class Programs:
                     raise self._none_left(number, point)
 
     def _in_order(self, role: str) -> list[tuple[int, Point]]:
-        """So that of several at one hook the first in the file runs first.
+        """The order of attachment by which, of several points at one hook, the first in the file runs first.
 
-        At a tracepoint that is the first to be attached. Trampolines of functions, and probes at their entries, run
-        what was attached last first (bpf_trampoline_link_prog, register_kprobe); probes of returns do not.
+        A tracepoint runs programs in order of attachment. Trampolines of functions and probes at entries run them in
+        reverse (bpf_trampoline_link_prog, register_kprobe); probes at returns do not.
         """
         every = [(number, point) for number, point in enumerate(self._points) if point.spec.role == role]
         if len(every) < 2:
@@ -249,7 +249,7 @@ class Programs:
         return [note for point in self._points for note in point.notes] + self.attempts.notes()
 
     def detach(self) -> None:
-        """Starts before ends, so that what was seen to start can still be seen to end."""
+        """Detach starts before ends, so that the end of everything that started is still seen."""
         for role in reversed(_ORDER):
             for number, point in enumerate(self._points):
                 if point.spec.role == role and number in self.loaded:
@@ -262,7 +262,7 @@ class Programs:
 
 
 def generated(name: str, attachment: Attachment, code: bytes) -> Generated:
-    """Loaded, for what it is to be attached to."""
+    """Load code for an attachment."""
     btf_fd = module_descriptor(attachment.module) if attachment.module and attachment.btf_id else 0
     target = Target(attachment.way, attachment.target, attachment.btf_id, btf_fd)
     try:
@@ -273,7 +273,7 @@ def generated(name: str, attachment: Attachment, code: bytes) -> Generated:
 
 
 def resolve_here(definition: Definition) -> Resolution:
-    """On the running kernel. Where it observes functions by probes alone, a key that those do not have is none."""
+    """Resolve on the running kernel. If it can only probe functions, keys that probes do not see are dropped."""
     several = any(len(point.keys) > 1 for point in definition.points)
     without = (FENTRY, FEXIT) if several and not trial.functions() else ()
     return resolve(definition, RunningKernel(), without)

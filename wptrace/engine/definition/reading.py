@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the text of a definition to the definition, or to all that is wrong with it."""
+"""Parses a definition, or lists everything that is wrong with it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read(path: Path) -> Definition:
 
 
 def parse(text: str, file: str) -> Definition:
-    """Raises DefinitionError."""
+    """Parse a definition, or raise DefinitionError."""
     reader = _Reader(source.tables(text, file), Places(text), file)
     found = reader.definition()
     if reader.faults:
@@ -36,7 +36,7 @@ def parse(text: str, file: str) -> Definition:
 
 
 class _Reader:
-    """Faults are kept, and what has some is as if it was not there."""
+    """Collects faults; a part with a fault counts as missing."""
 
     def __init__(self, tables: dict[str, Any], places: Places, file: str) -> None:
         self._tables = tables
@@ -165,7 +165,7 @@ class _Reader:
         return self._written(syntax.comparison, key, value, way)
 
     def _list(self, key: keys.Key, value: Any, way: Way, read: Callable[[keys.Key, Any, Way], Any]) -> tuple[Any, ...]:
-        """One alone is a list of one."""
+        """A single value stands for a list of one."""
         if not isinstance(value, list):
             found = read(key, value, way)
             return () if found is None else (found,)
@@ -287,7 +287,7 @@ class _Reader:
                 )
             )
         if any(point.filters for point in found if point.role == d.BEGIN or point.begins):
-            # Else each object that the filter leaves out would be unmatched.
+            # Otherwise every object that the filter leaves out would be unmatched.
             found = [point._replace(quiet=point.role != d.BEGIN) for point in found]
         return tuple(found)
 
@@ -331,7 +331,7 @@ def _roles(points: list[dict[str, Any]]) -> list[str]:
 
 
 def _last_name(expression: Expression) -> str:
-    """Of the first way to read it."""
+    """The last name of the first alternative."""
     path = expression.choices[0][0]
     names = [step.name for step in path.steps if step.name]
     while not names and not isinstance(path.root, (str, int)):
@@ -350,6 +350,6 @@ def _kind(value: Any) -> str:
 
 
 def _shown(text: str) -> str:
-    """Text of others as it may stand in a message."""
+    """Foreign text, quoted for a message."""
     short = text if len(text) <= 40 else f"{text[:37]}..."
     return short if short.isprintable() and short else repr(short)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recipes: where a point of a definition attaches on one kernel, and how each of its values is read there.
 
-Made by the resolver from the definition and the kernel's BTF; from it alone the programs are emitted.
+The resolver makes them from the definition and the kernel's BTF; programs are emitted from nothing else.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 ARGUMENT, RETURNED, TASK, CPU, CONSTANT = "argument", "returned", "task", "cpu", "constant"
-"""Where a recipe begins: an argument of the hook, what the function returned, the current task, the CPU's number, or a
-number."""
+"""The source of a recipe: an argument of the hook, the return value, the current task, the number of the CPU, or a
+constant."""
 
 TP_BTF, RAW_TP, EVENT, FENTRY, FEXIT, KPROBE, KRETPROBE = (
     "tp_btf",
@@ -21,17 +21,17 @@ TP_BTF, RAW_TP, EVENT, FENTRY, FEXIT, KPROBE, KRETPROBE = (
     "kprobe",
     "kretprobe",
 )
-"""How a program is attached, as the kernel takes it."""
+"""The type of the program, as the kernel attaches it."""
 
 
 class Load(NamedTuple):
-    """The value at this offset of the object that was reached; unless it is the last, a pointer to the next object."""
+    """A load at this offset of the current object; all but the last load a pointer to the next object."""
 
     offset: int
     size: int
-    """In bytes: 1, 2, 4 or 8."""
+    """1, 2, 4 or 8 bytes."""
     direct: bool
-    """The verifier knows the type of the object: a plain load. Else the kernel is asked to read it."""
+    """The verifier knows the object's type, so that a plain load works; otherwise a helper reads it."""
 
 
 class Recipe(NamedTuple):
@@ -39,47 +39,47 @@ class Recipe(NamedTuple):
 
     source: str
     number: int = 0
-    """Of the argument, from 0; or the constant; with EVENT the offset in the record; of what was returned, how many
-    arguments come before it."""
+    """The index of the argument, or the constant; with EVENT the offset in the record; with RETURNED the number of
+    arguments."""
     loads: tuple[Load, ...] = ()
-    """None: the source itself is the value."""
+    """The loads after the source; None: the source itself is the value."""
     signed: bool = False
     size: int = 8
-    """Of the value in bytes, before it is widened to 64 bits; with text, at most so many bytes."""
+    """The bytes of the value before it is widened to 64 bits; of a text, the most bytes."""
     shift: int = 0
     bits: int = 0
-    """A bit field: so many bits, shifted so far from the lowest of what was loaded; 0: no bit field."""
+    """The bits of a bit field and its shift from the lowest bit loaded; 0 bits: not a bit field."""
     swap: int = 0
-    """In network order: so many bits are swapped (16, 32, 64)."""
+    """The bits to swap of a value in network order (16, 32, 64)."""
     text: bool = False
-    """Not a number but the text at the place that was reached: the last load's offset is that of its first byte."""
+    """The value is the text at this place; the last load has the offset of its first byte."""
     located: int | None = None
-    """Of a text in the record of an event: at its place are 16 bits that say where it begins, counted from here."""
+    """For a text in an event's record: 16 bits at its place give its offset from here."""
     pointer: bool = False
-    """An address: as a key it is never 0, and NULL is not an object. Numbers as keys have bit 63 set."""
+    """The value is an address: as a key it is never 0, and NULL is no object. Number keys have bit 63 set."""
     otherwise: Recipe | None = None
-    """The recipe to use where this one gives 0."""
+    """The recipe to use if this one gives 0."""
 
 
 class Test(NamedTuple):
-    """A filter: the point is not seen unless this holds."""
+    """A filter: the point is ignored unless it holds."""
 
     left: Recipe
     operator: str
-    """==, !=, <, <=, >, >=, & (a bit of these is set) or "in"."""
+    """==, !=, <, <=, >, >=, & (any of these bits is set) or "in"."""
     right: tuple[int | bytes, ...]
 
 
 class Attachment(NamedTuple):
-    """One program of a point."""
+    """A program of a point."""
 
     way: str
     target: str
-    """Of a tracepoint, a function, or "category/name" of an event."""
+    """The tracepoint, the function, or the event as "category/name"."""
     btf_id: int
-    """The BTF id for tp_btf, fentry and fexit; else 0."""
+    """The BTF id for tp_btf, fentry and fexit; otherwise 0."""
     module: str
-    """The module whose BTF that is; empty: the kernel itself."""
+    """The module of that BTF; empty: the kernel itself."""
     keys: tuple[Recipe, ...]
     becomes: Recipe | None
     value: Recipe | None

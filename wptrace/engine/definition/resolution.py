@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A definition against a kernel: for each point what is attached and read there, best first, or why that cannot be."""
+"""Resolves a definition on a kernel: what is attached and read for each point, best first, or why it cannot be."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Attempt(NamedTuple):
 
 
 def resolve(definition: Definition, kernel: Kernel, without: Collection[str] = ()) -> Resolution:
-    """Raises DefinitionError. `without`: ways that this kernel is known to refuse."""
+    """Resolve a definition, or raise DefinitionError. `without` holds ways that this kernel is known to refuse."""
     found = attempt(definition, kernel, without)
     if found.faults:
         raise DefinitionError(definition.file, found.faults)
@@ -40,7 +40,7 @@ def resolve(definition: Definition, kernel: Kernel, without: Collection[str] = (
 
 
 def attempt(definition: Definition, kernel: Kernel, without: Collection[str] = (), thorough: bool = False) -> Attempt:
-    """`thorough`: functions are also looked for among the symbols, which takes a while."""
+    """With `thorough`, functions are also searched for among the symbols, which takes a while."""
     tries = max((len(point.keys) for point in definition.points), default=1)
     best: Attempt | None = None
     for which in range(tries):
@@ -78,7 +78,7 @@ class _Resolver:
         return spec.keys[min(self._which, len(spec.keys) - 1)]
 
     def _require_ends(self, points: tuple[Point, ...]) -> None:
-        """Optional points may all be missing."""
+        """Record a fault if no point begins or none ends: optional points may all be missing."""
         if self._faults:
             return
         alive = [point.spec for point in points if point.attachments]
@@ -91,7 +91,7 @@ class _Resolver:
     # Points
 
     def _point(self, spec: PointSpec) -> Point:
-        """Of all its targets, those that can be read, best first."""
+        """The targets of a point that can be read, best first."""
         attachments: list[Attachment] = []
         notes: list[str] = []
         rest: list[str] = []
@@ -231,7 +231,7 @@ class _Resolver:
     def _one_test(self, walker: Walker, hook: Hook, comparison: Comparison) -> Test:
         texts = isinstance(comparison.right[0], str)
         if _is_cgroup(comparison) and texts:
-            raise _PointError(Fault("a cgroup can be a filter and nothing else", comparison.place))
+            raise _PointError(Fault("a cgroup can only be a filter", comparison.place))
         found = _value(walker, comparison.left, texts)
         right: list[int | bytes] = []
         for literal in comparison.right:
@@ -252,11 +252,11 @@ class _Resolver:
             room = min(found.recipe.size, TEXT_SIZE) - 1
             raise _PointError(Fault(f"{comparison.left} has at most {room} bytes to compare", comparison.place))
         if comparison.operator == "in" and len(comparison.right) == 1 and "[" not in comparison.text:
-            raise _PointError(Fault("in compares with a list in brackets, or a cgroup", comparison.place))
+            raise _PointError(Fault("in needs a list in brackets, or a cgroup", comparison.place))
         return data
 
     def _cgroup(self, walker: Walker, comparison: Comparison, path: str) -> Iterator[Test]:
-        """A cgroup alone, or it and all below it: those have it as their ancestor of its level."""
+        """A cgroup alone, or with all below it, whose ancestor it is at its level."""
         if len(comparison.right) > 1 or comparison.operator not in ("==", "!=", "in"):
             raise _PointError(Fault("a cgroup is compared with == or !=, or is in another one", comparison.place))
         try:
@@ -311,13 +311,13 @@ def _names(spec: LabelSpec, found: Found, hook: Hook, kind: str) -> dict[int, st
     names = {value.value & mask: value.name for value in enum.values}
     last = next(reversed(names))
     if len(names) > 2 and names[last].startswith("NR_") and not enum.values[0].name.startswith("NR_"):
-        # It says how many there are.
+        # The last name stands for the number of values.
         del names[last]
     return {value: name.lower() for value, name in zip(names, _apart(list(names.values())))}
 
 
 def _apart(names: list[str]) -> list[str]:
-    """Without the words that all of them begin or end with."""
+    """Strip the words that all of them begin or end with."""
     words = [name.split("_") for name in names]
     for end in (0, -1):
         while len(names) > 1 and all(len(one) > 1 and one[end] == words[0][end] for one in words):
@@ -337,7 +337,7 @@ def _enumerator(literal: Name, found: Found, comparison: Comparison) -> int:
 
 
 def _fitting(literal: int, found: Found, comparison: Comparison) -> int:
-    """Return the literal in the type of the value; one that can never hold is a mistake."""
+    """The literal in the type of the value; a literal that can never match is an error."""
     if found.recipe.text:
         raise _PointError(Fault(f"{comparison.left} is a text", comparison.place))
     known = isinstance(found.type, (Int, Enum, Ptr))

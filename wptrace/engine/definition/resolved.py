@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A definition on one kernel: what each point will be, and why not better."""
+"""A resolved definition: how each point is observed on one kernel, and why not in a better way."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from wptrace.engine.definition.recipe import Attachment
 
 
 class Label(NamedTuple):
-    """All that the points know of a label of one name."""
+    """Everything that the points know of labels with this name."""
 
     name: str
     type: str
-    """Never AUTO."""
+    """One of the types other than AUTO."""
     words: int
-    """Of 64 bits: 2 for text."""
+    """The number of 64-bit words: 2 for text."""
     first: int
-    """Its first word among those of all labels."""
+    """The index of its first word among those of all labels."""
     names: Mapping[int, str] = {}
-    """With ENUM: what the values are called on this kernel."""
+    """With ENUM: the names of the values on this kernel."""
 
 
 class Point(NamedTuple):
     spec: PointSpec
     attachments: tuple[Attachment, ...]
-    """Best first: the first that the kernel takes is used. Empty: an optional point that this kernel lacks."""
+    """Best first: the first that the kernel accepts is used. Empty: an optional point that this kernel lacks."""
     notes: tuple[str, ...] = ()
-    """Why it is not what stands first in the definition, or not the best way; a sentence each."""
+    """Reasons why it is not the definition's first target, or not the best way; a sentence each."""
     rest: tuple[str, ...] = ()
-    """Why there is no other way behind the last one."""
+    """Reasons why there is no further way after the last one."""
 
 
 class Resolution(NamedTuple):
     definition: Definition
     kernel: str
-    """Of what kernel the types are."""
+    """The kernel that the types are from."""
     points: tuple[Point, ...]
     labels: tuple[Label, ...]
     key: tuple[str, ...]
-    """The key as it stands at the first point, in parts."""
+    """The key as written at the first point, in parts."""
     notes: tuple[str, ...] = ()

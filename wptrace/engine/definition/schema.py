@@ -66,5 +66,5 @@ def schema() -> dict[str, Any]:
 
 
 def text() -> str:
-    """As it stands in docs."""
+    """The schema as it is in docs."""
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Definitions and configurations as files: bounded, and read as TOML."""
+"""Reads definitions and configurations as TOML, with limits on their size."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from wptrace.kernel.files import OtherKindError, is_regular, open_to_read
 
 MAX_SIZE = 32 * 1024
 MAX_LINE = 512
-"""Python's reader takes a time that grows with the square of the parts of a key."""
+"""The time of Python's TOML reader grows with the square of the number of parts of a key."""
 
 _PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
 def plain(path: Path, most: int) -> bytes:
-    """So much of a file. What is no plain one is not waited for."""
+    """Read a limited part of a file. Special files are refused, as they could block."""
     try:
         descriptor, _ = open_to_read(path, is_regular)
         with os.fdopen(descriptor, "rb") as file:
@@ -33,10 +33,10 @@ def plain(path: Path, most: int) -> bytes:
 
 
 def read(path: Path, what: str = "definition of a flow") -> str:
-    """The text of a file that is meant to be this."""
+    """Read a text file; `what` it should be is for the error message."""
     data = plain(path, MAX_SIZE + 1)
     if len(data) > MAX_SIZE:
-        raise UsageError(f"{path} has more than {MAX_SIZE // 1024} KiB, and is no {what}")
+        raise UsageError(f"{path} is larger than {MAX_SIZE // 1024} KiB: it is not a {what}")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -46,7 +46,7 @@ def read(path: Path, what: str = "definition of a flow") -> str:
 
 
 def tables(text: str, file: str) -> dict[str, Any]:
-    """The text as TOML."""
+    """Parse TOML."""
     try:
         import tomllib
     except ImportError:  # before Python 3.11
@@ -54,7 +54,7 @@ def tables(text: str, file: str) -> dict[str, Any]:
             import tomli as tomllib  # type: ignore[no-redef,import-not-found,unused-ignore]
         except ImportError:
             raise UnsupportedError(
-                "it is TOML, which Python reads from 3.11 on", hint="install tomli (python3-tomli)"
+                "reading TOML needs Python 3.11 or newer", hint="install tomli (python3-tomli)"
             ) from None
     for number, line in enumerate(text.split("\n"), 1):
         if len(line) > MAX_LINE:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads expressions and comparisons; whatever the text is, it raises an error with the place, or nothing at all."""
+"""Parses expressions and comparisons; on any error it raises a TextError with the place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wptrace.errors import UsageError
 
 MAX_LENGTH = 256
 MAX_DEPTH = 4
-"""Of parentheses and casts,"""
+"""The limit for nested parentheses and casts."""
 MAX_STEPS = 12
 MAX_CHOICES = 4
 MAX_LITERALS = 8
@@ -33,7 +33,7 @@ _MINIMUM, _MAXIMUM = -(1 << 63), (1 << 64) - 1
 
 
 class TextError(UsageError):
-    """A mistake at a character of the text; the caller, who knows the file, shows it."""
+    """An error at a character of the text; the caller, who knows the file, reports it."""
 
     def __init__(self, message: str, at: int) -> None:
         super().__init__(message)
@@ -67,7 +67,7 @@ def comparison(text: str, place: Place) -> Comparison:
     if texts and sign.text not in ("==", "!=", "in"):
         raise TextError(f"{sign.text} does not compare texts; == != and in do", sign.at)
     if texts and not all(isinstance(literal, str) for literal in right):
-        raise TextError("texts and numbers are not compared together", sign.at)
+        raise TextError("a text cannot be compared with a number", sign.at)
     return Comparison(Expression(start, text[:left_end].strip(), place), sign.text, right, text, place)
 
 
@@ -86,7 +86,7 @@ class _Reader:
 
     @property
     def last_end(self) -> int:
-        """The character behind what was taken last."""
+        """The position after the last token."""
         last = self._tokens[self._next - 1]
         return last.at + len(last.text)
 
@@ -139,7 +139,7 @@ class _Reader:
         if steps and isinstance(found.root, int):
             raise TextError("a number has no fields", steps[0].at)
         if steps and found.swap:
-            raise TextError("what was swapped is a number and has no fields", steps[0].at)
+            raise TextError("a swapped value is a number and has no fields", steps[0].at)
         if steps and found.bits:
             raise TextError("bits have no fields", steps[0].at)
         if steps:
@@ -154,7 +154,7 @@ class _Reader:
             self._fail("a number of bits")
         self.take()
         if found.swap or found.bits or isinstance(found.root, int):
-            raise TextError("only bits of what is read can be taken, and once", token.at)
+            raise TextError("bits can only be taken once, and of a value that is read", token.at)
         if not 0 < _number(token) < 64:
             raise TextError("1 to 63 bits can be taken", token.at)
         return _number(token)
@@ -215,7 +215,7 @@ class _Reader:
         inner = self._path()
         self._need(")")
         if inner.swap or inner.bits:
-            raise TextError("what was swapped or cut is not swapped", token.at)
+            raise TextError("a value that was swapped or cut cannot be swapped", token.at)
         return inner._replace(swap=_SWAPS[token.text])
 
     def _cast(self) -> Path:
@@ -279,7 +279,7 @@ def _tokens(text: str) -> list[_Token]:
             rest = text[at:]
             at += len(rest) - len(rest.lstrip())
             if text[at] in "\"'":
-                raise TextError("this text has no end", at)
+                raise TextError("this text is not terminated", at)
             if text[at].isdigit():
                 raise TextError("this is not a number", at)
             raise TextError(f"{text[at]!r} means nothing here", at)

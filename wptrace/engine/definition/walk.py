@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From an expression to what has to be read on this kernel."""
+"""Turns an expression into the reads that it takes on this kernel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _EVENT_TEXT = "text of an event"
 
 
 class WalkError(Exception):
-    """Something that this kernel lacks, with the character of the expression where it is asked for."""
+    """Something that this kernel lacks, with the position in the expression."""
 
     def __init__(self, message: str, at: int) -> None:
         super().__init__(message)
@@ -36,36 +36,36 @@ class Found(NamedTuple):
     type: Type | None
     """The type of the value; None if unknown."""
     cgroup: bool = False
-    """It is the number of one."""
+    """The value is the id of a cgroup."""
 
 
 class _Object(NamedTuple):
-    """Where a path has got to: a value, or a place in the object that the loads lead to."""
+    """The current end of a path: a value, or a place in the object that the loads lead to."""
 
     source: str
     number: int
     type: int
-    """In BTF; -1 where it is not known."""
+    """The BTF id; -1 if unknown."""
     loads: tuple[Load, ...] = ()
     offset: int | None = None
-    """None: it is the source itself."""
+    """The offset in the object; None: the source itself."""
     bit_offset: int = 0
     bits: int = 0
     known: bool = False
     """The verifier knows the type of the object."""
     inside_union: bool = False
     located: int | None = None
-    """Of a text in an event's record, as in Recipe."""
+    """For a text in an event's record, as in Recipe."""
     struct: Struct | None = None
-    """To which it points by what the definition says, or because it is the current task."""
+    """The struct it points to, because of a cast or because it is the current task."""
     signed: bool = False
 
 
 class Walker:
-    """Of one hook, observed in one way."""
+    """Resolves expressions at one hook that is observed in one way."""
 
     def __init__(self, hook: Hook, kernel: Kernel, way: str, direct: bool) -> None:
-        """`direct`: fields are read by plain loads wherever the verifier can follow."""
+        """With `direct`, fields are read by plain loads wherever the verifier can follow."""
         self._hook = hook
         self._kernel = kernel
         self._types: Btf = hook.types
@@ -73,10 +73,10 @@ class Walker:
         self._direct = direct
 
     def value(self, expression: Expression, text: bool = False) -> Found:
-        """With `text` a text is taken where there is one. Raises Fault's content as WalkError."""
+        """Resolve an expression. With `text`, a text is kept as such. Raises WalkError."""
         found = [self._choice(choice, text) for choice in expression.choices]
         if len(found) > 1 and any(one.recipe.text for one in found):
-            raise WalkError("a text has no || behind it or before", expression.choices[1][0].at)
+            raise WalkError("a text cannot be combined with ||", expression.choices[1][0].at)
         recipe = found[-1].recipe
         for one in reversed(found[:-1]):
             recipe = one.recipe._replace(otherwise=recipe)
@@ -142,7 +142,7 @@ class Walker:
         if self._hook.typed and not self._hook.returned:
             raise WalkError(f"{self._hook.target.name} returns nothing", at)
         kind = self._hook.returned if self._hook.typed else -1
-        # What an fexit program is handed has it behind the arguments.
+        # A fexit program gets the result after the arguments.
         return _Object(r.RETURNED, len(self._hook.arguments), kind, known=self._direct and self._way == r.FEXIT)
 
     def _field_of_event(self, name: str, at: int) -> _Object:
@@ -156,7 +156,7 @@ class Walker:
             if not kind.startswith(("char", "const char", "unsigned char")):
                 raise WalkError(f"{name} is a list, which cannot be read here", at)
             if place:
-                # __rel_loc counts from its own end.
+                # __rel_loc counts from the end of the field.
                 base = field.offset + field.size if place == "__rel" else 0
                 return _Object(_EVENT_TEXT, field.offset, -1, bits=TEXT_SIZE, located=base)
             return _Object(_EVENT_TEXT, field.offset, -1, bits=field.size)
@@ -165,17 +165,19 @@ class Walker:
         return _Object(r.ARGUMENT, field.offset, -1, bits=field.size, signed=field.signed)
 
     def _number(self, name: str, at: int) -> int:
-        """Of the argument that is meant."""
+        """The index of the argument that a name stands for."""
         arguments = self._hook.arguments
         if name.startswith("arg") and name[3:].isdecimal() and len(name) <= 5:
             return int(name[3:])
         if not self._hook.typed:
-            raise WalkError(f"nobody knows the types of {self._hook.target} here: say arg0, arg1 and so on", at)
+            raise WalkError(
+                f"the argument types of {self._hook.target} are unknown here: write arg0, arg1 and so on", at
+            )
         by_type = [number for number, each in enumerate(arguments) if self._points_to(each.type) == name]
         by_name = [number for number, each in enumerate(arguments) if each.name == name]
         if len(by_type) > 1 and not by_name:
             names = " or ".join(arguments[number].name or f"arg{number}" for number in by_type)
-            raise WalkError(f"{self._hook.target} has {len(by_type)} arguments of the type {name}: say {names}", at)
+            raise WalkError(f"{self._hook.target} has {len(by_type)} arguments of the type {name}: write {names}", at)
         found = dict.fromkeys([*by_type, *by_name])
         if len(by_type) == 1 and len(found) > 1:
             raise WalkError(f"{name} is the type of one argument of {self._hook.target} and the name of another", at)
@@ -196,7 +198,7 @@ class Walker:
         return f"{count or 'no'} argument{'s' * (count != 1)}"
 
     def _points_to(self, type_id: int) -> str:
-        """The name of the struct; empty where it is not a pointer to one."""
+        """The name of the struct that a type points to; empty if it does not point to one."""
         entry = self._types.resolve(type_id)
         target = self._types.resolve(entry.type) if isinstance(entry, Ptr) else None
         return target.name if isinstance(target, (Composite, Fwd)) else ""
@@ -207,7 +209,7 @@ class Walker:
         return self._types.find(name, Struct)
 
     def _pointer_to(self, start: _Object, path: Path) -> _Object:
-        """Only the cast says what the value points to."""
+        """Only the cast gives the type that the value points to."""
         struct = self._struct(path.cast)
         if struct is None:
             raise WalkError(f"this kernel has no struct {path.cast}", path.at)
@@ -217,7 +219,7 @@ class Walker:
         return start._replace(type=-1, struct=struct, known=False)
 
     def _loaded(self, start: _Object, at: int, any_pointer: bool = False) -> _Object:
-        """Follow the pointer at this place to the object behind it."""
+        """Follow the pointer at this place."""
         if start.offset is None:
             return start
         if start.bits or (start.type >= 0 and not any_pointer and not self._is_pointer(start.type)):
@@ -254,11 +256,11 @@ class Walker:
         )
 
     def _holder(self, start: _Object, step: Step) -> tuple[Composite, _Object]:
-        """The struct that the field is in, and the place where that begins."""
+        """The struct that has the field, and the place where it begins."""
         if start.struct is not None:
             return start.struct, start._replace(offset=0, struct=None)
         if start.type < 0:
-            raise WalkError("nobody knows the type of this: say (struct NAME *) before it", step.at)
+            raise WalkError("the type of this is unknown: write (struct NAME *) before it", step.at)
         entry = self._types.resolve(start.type)
         if isinstance(entry, Composite):
             return entry, start
@@ -270,7 +272,7 @@ class Walker:
             start = start._replace(known=False)
         if not isinstance(target, Composite):
             what = self._types.describe(start.type)
-            raise WalkError(f"{what} leads to no struct: say (struct NAME *) before it", step.at)
+            raise WalkError(f"{what} does not point to a struct: write (struct NAME *) before it", step.at)
         start = self._loaded(start, step.at)
         return target, start._replace(offset=0, inside_union=isinstance(target, Union))
 
@@ -288,13 +290,13 @@ class Walker:
         target = entry.element if isinstance(entry, Array) else entry.type
         offset = (place.offset or 0) + index * self._types.size(target)
         if offset > 1 << 20:
-            raise WalkError("so far behind nothing is looked at", step.at)
+            raise WalkError("the offset is too large", step.at)
         return place._replace(type=target, offset=offset)
 
     def _member(
         self, holder: Composite, name: str, bit_offset: int, in_union: bool, depth: int
     ) -> tuple[int, int, int, bool] | None:
-        """Type, bit offset, bits of a bit field, whether it lies in a union."""
+        """Type, bit offset, bits of a bit field, and whether it lies in a union."""
         in_union = in_union or isinstance(holder, Union)
         for member in holder.members:
             if member.name == name:
@@ -317,7 +319,7 @@ class Walker:
         return found
 
     def _cgroup(self, start: _Object, steps: tuple[Step, ...]) -> tuple[_Object, tuple[Step, ...]]:
-        """task.cgroup is the number of its cgroup of v2; with fields behind it, those of that cgroup."""
+        """task.cgroup is the id of its cgroup of v2; with fields after it, they are read from that cgroup."""
         at = steps[0].at
         for name in _CGROUP:
             start = self._step(start, Step(name, None, at))
@@ -326,7 +328,7 @@ class Walker:
                 start = self._step(start, Step(name, None, at))
             entry = self._types.resolve(start.type)
             if isinstance(entry, Union):
-                # A number and its halves, until 5.4.
+                # The id is a union of a number and its halves, until 5.4.
                 start = self._step(start, Step("id", None, at))
         return start, steps[1:]
 
@@ -342,7 +344,7 @@ class Walker:
             return Found(Recipe(r.ARGUMENT, found.number, text=True, size=size, located=found.located), None)
         if found.type < 0:
             if path.bits:
-                raise WalkError("nobody knows how many bits it has", path.at)
+                raise WalkError("its number of bits is unknown", path.at)
             return Found(self._plain(found, path), None)
         entry = self._types.resolve(found.type)
         if found.offset is not None:
@@ -360,7 +362,7 @@ class Walker:
             raise WalkError(hint, end)
         recipe = self._number_at(found, entry, end)
         if path.swap and recipe.size * 8 != path.swap:
-            raise WalkError(f"it has {recipe.size} bytes, and {path.swap // 8} would be swapped", path.at)
+            raise WalkError(f"it has {recipe.size} bytes, but the swap is of {path.swap // 8}", path.at)
         if path.bits:
             if recipe.pointer or path.bits >= (recipe.bits or 8 * recipe.size):
                 raise WalkError(f"it is an address, or has no more than {path.bits} bits", path.at)
@@ -368,7 +370,7 @@ class Walker:
         return Found(recipe._replace(swap=path.swap), entry, cgroup)
 
     def _plain(self, found: _Object, path: Path) -> Recipe:
-        """A value that has no type in BTF."""
+        """A value without a type in BTF."""
         if found.source == r.CPU:
             return Recipe(r.CPU, size=4, swap=path.swap)
         if found.source == r.CONSTANT:
@@ -376,13 +378,13 @@ class Walker:
         if self._hook.fields is not None and found.bits:
             return Recipe(r.ARGUMENT, found.number, size=found.bits, signed=found.signed, swap=path.swap)
         if path.swap:
-            raise WalkError("nobody knows how many bytes it has", path.at)
-        # Of what has no type it is not known whether it is an address; where functions and raw tracepoints are called
-        # with numbers, such a key is just as good with bit 63 set.
+            raise WalkError("its size is unknown", path.at)
+        # Without a type the value may be an address or a number. It serves as a key in either case: all untyped keys
+        # have bit 63 set.
         return Recipe(found.source, found.number, found.loads, pointer=found.struct is not None)
 
     def _only_member(self, found: _Object, entry: Type) -> tuple[_Object, Type]:
-        """Of atomic_t, kuid_t and the like the number in it."""
+        """The only member of a struct such as atomic_t or kuid_t."""
         for _ in range(_MAX_NESTING):
             if not isinstance(entry, Struct) or len(entry.members) != 1 or entry.size > 8:
                 break
@@ -394,7 +396,7 @@ class Walker:
         return found, entry
 
     def _text_size(self, entry: Type) -> int:
-        """Bytes of the text that this is, or leads to; 0: it is none."""
+        """The bytes of the text that a value is, or points to; 0 if it is not a text."""
         if isinstance(entry, Array) and self._is_char(entry.element):
             return entry.count or TEXT_SIZE
         if isinstance(entry, Ptr) and entry.type and (self._is_char(entry.type) or self._is_name(entry.type)):
@@ -403,11 +405,11 @@ class Walker:
 
     def _is_char(self, type_id: int) -> bool:
         entry = self._types.resolve(type_id)
-        # Of char, not of u8: lists of bytes are none.
+        # An array of char, not of u8: lists of bytes are not text.
         return isinstance(entry, Int) and entry.size == 1 and entry.name == "char"
 
     def _is_name(self, type_id: int) -> bool:
-        """An `unsigned char` that is called so, as those that d_name.name points to; u8 is a number."""
+        """Whether it is an `unsigned char` by that name, as in d_name.name; u8 is a number."""
         entry = self._types.type(type_id)
         while isinstance(entry, Modifier) and not isinstance(entry, Typedef):
             entry = self._types.type(entry.type)
@@ -428,7 +430,7 @@ class Walker:
         else:
             raise WalkError(f"{self._what(found.type)} is not a number", at)
         if size not in _INTEGERS:
-            raise WalkError(f"{self._what(found.type)} has {size} bytes, and 8 are the most", at)
+            raise WalkError(f"{self._what(found.type)} has {size} bytes; 8 is the maximum", at)
         if found.offset is None:
             return Recipe(found.source, found.number, found.loads, signed, size, pointer=pointer)
         if not found.bits:
@@ -441,7 +443,7 @@ class Walker:
             if shift + found.bits <= 8 * width:
                 loads = (*found.loads, Load(start, width, found.known))
                 return Recipe(found.source, found.number, loads, signed, width, shift, found.bits)
-        raise WalkError("this bit field lies across 8 bytes", at)
+        raise WalkError("this bit field crosses an 8-byte boundary", at)
 
 
 def fault(error: WalkError, expression: Expression) -> Fault:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Filters: predicates, each with its options, its words and its globals.
 
-A predicate is in a module here beside a header in bpf_src/lib/filters/, and a flow lists those that its programs ask.
+A predicate has a module here and a header in bpf_src/lib/filters/; a flow lists those that its programs check.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from wptrace.errors import UsageError
 
 class Predicate(NamedTuple):
     name: str
-    """That of its option, without dashes."""
+    """The name of its option, without dashes."""
     words: str
-    """The help of its option; a flow that follows something else has other words."""
+    """The help of its option; flows may have their own."""
     parse: Callable[[str], Any]
     """Parse the value on the command line, or raise a UsageError."""
     set: Callable[[Any, Any], None] = lambda bss, value: None
-    """Writes its globals into .bss; for None those that let everything through. What turns it on comes last.
+    """Writes its globals into .bss; for None, those that pass everything. The switch comes last.
 
-    A flow may ask for the value itself instead.
+    A flow may use the value itself instead.
     """
     switch: str = ""
-    """The global that is on while this one is wanted, or another one with the same switch."""
+    """The global that is set while this predicate, or another with the same switch, is in use."""
     short: str = ""
     """Its option of one letter."""
     metavar: str | None = None
     choices: tuple[str, ...] | None = None
     repeatable: bool = False
-    """Its value is a tuple of all that were given."""
+    """The option may be repeated; the value is a tuple."""
     describe: Callable[[Any], dict[str, Any]] | None = None
-    """For the first line of a trace, where it is not the value itself."""
+    """Describes the value in the first line of a trace, if it does not do itself."""
     notes: Callable[[Any], list[str]] = lambda value: []
     """Return the notes on the given value."""
 
@@ -42,7 +42,7 @@ Predicates = tuple[Predicate, ...]
 
 
 class Filter(Mapping[str, Any]):
-    """Wanted values by the names of predicates. All have to hold; an empty filter lets everything through."""
+    """Wanted values by name of the predicate. All must match; an empty filter passes everything."""
 
     def __init__(self, **wanted: Any) -> None:
         self._wanted = {name: value for name, value in wanted.items() if value is not None}
@@ -64,7 +64,7 @@ class Filter(Mapping[str, Any]):
 
 
 def parse(options: Mapping[str, Any], predicates: Predicates) -> Filter:
-    """From what was given on the command line."""
+    """Make a filter from the command line."""
     given = {one: options[one.name] for one in predicates if options[one.name] is not None}
     return Filter(
         **{one.name: tuple(map(one.parse, text)) if one.repeatable else one.parse(text) for one, text in given.items()}
@@ -72,10 +72,10 @@ def parse(options: Mapping[str, Any], predicates: Predicates) -> Filter:
 
 
 def apply(bss: Any, wanted: Filter, predicates: Predicates) -> None:
-    """Sets all globals of the .bss section, before the load or while programs run.
+    """Set all globals of the .bss section, before the load or while programs run.
 
-    Switches come last, so that a filter is whole when it begins to work. A change from one filter to another takes
-    some microseconds, in which requests are judged by a mixture of both.
+    Switches come last, so that a filter is complete before it takes effect. A change takes some microseconds, in which
+    requests are filtered by a mixture of both.
     """
     foreign = wanted.keys() - {one.name for one in predicates}
     if foreign:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From which cgroup it is, with those below it (bpf_src/lib/filters/cgroup.h)."""
+"""Filter by cgroup, with those below it (bpf_src/lib/filters/cgroup.h)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wptrace.kernel.cgroups import Cgroup
 
 # Deeper than any cgroup.
 _DEEPEST = (1 << 32) - 1
-# Controllers that v1 calls by another name than the kernel's sources.
+# Controllers that have another name in v1 than in the kernel's sources.
 _SUBSYSTEMS = {"blkio": "io"}
 
 
@@ -27,7 +27,7 @@ def _set(bss: Any, wanted: Cgroup | None) -> None:
 
 
 def subsystem(controller: str | None) -> int:
-    """The place of a v1 controller in css_set.subsys; -1 is v2."""
+    """The index of a v1 controller in css_set.subsys; -1 is v2."""
     if controller is None:
         return -1
     index = vmlinux().enum_value("cgroup_subsys_id", f"{_SUBSYSTEMS.get(controller, controller)}_cgrp_id")

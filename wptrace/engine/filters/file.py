@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Of which file it is, or of files below which directory (bpf_src/lib/filters/file.h)."""
+"""Filters by file, and by directory with all files below it (bpf_src/lib/filters/file.h)."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ _SWITCH = "filter_operation"
 _MOST_BYTES = (1 << 64) - 1
 
 
-# The least and the most bytes; None is no bound.
+# The least and the most bytes; None for no limit.
 Sizes = tuple[Optional[int], Optional[int]]
 
 
@@ -22,7 +22,7 @@ def _set_ops(bss: Any, wanted: str | None) -> None:
 
 
 def _sizes(text: str) -> Sizes:
-    """The range of 4K-64K, 4K- and -1M; a size alone is both ends."""
+    """Parse 4K-64K, 4K-, -1M, or a single size."""
     first, dash, second = text.partition("-")
     last = second if dash else first
     low, high = parse_bytes(first), parse_bytes(last)
@@ -46,10 +46,10 @@ def _describe_sizes(wanted: Sizes) -> dict[str, Any]:
     return {name: bound for name, bound in bounds if bound is not None}
 
 
-# They share a switch whose test looks at both, so a flow takes both or none.
+# The two share a switch whose test checks both, so a flow has both or neither.
 OP = Predicate(
     "op",
-    "only reads (page faults and swap-ins are some), only writes (and syncs), or one of the others alone",
+    "only reads (with page faults and swap-ins), only writes (with syncs), or only one of the others",
     str,
     _set_ops,
     _SWITCH,

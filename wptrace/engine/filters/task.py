@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose it is: a process, a thread, threads by name (bpf_src/lib/filters/task.h)."""
+"""Filters by process, thread and name of the thread (bpf_src/lib/filters/task.h)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SWITCH = "filter_task"
 
 
 def notes(number: int) -> list[str]:
-    """Ids that the user gives are those of this pid namespace (bpf_src/lib/pid_namespace.h)."""
+    """Ids on the command line are those of this pid namespace (bpf_src/lib/pid_namespace.h)."""
     if not tasks.namespace():
         return []
     return [f"{number} is an id of this pid namespace; ids in the output are those of the whole machine"]
@@ -37,7 +37,7 @@ def _comm(text: str) -> str:
 
 
 def _set_comm(bss: Any, comm: str | None) -> None:
-    """The kernel keeps 15 bytes of it, and so many are compared."""
+    """The kernel keeps 15 bytes of a name, so only these are compared."""
     bss.filter_comm = os.fsencode(comm or "")[: len(bss.view("filter_comm")) - 1]
     bss.filter_by_comm = comm is not None
 

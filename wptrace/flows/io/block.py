@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`wptrace io --level block`: every request of the block layer from G over D to C, the cheapest way to watch a disk."""
+"""`wptrace io --level block`: every request of the block layer from G through D to C, at the lowest cost."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _CAUSES = {
     cause.name: cause
     for cause in (STATE_FULL, RING_FULL, _NO_CELL, _NO_STAMP, _NO_START, UNMATCHED_END, _UNRECORDED, RECURSION)
 }
-# Those that cost a request; the others are noted.
+# Losses that cost a request; the others are only noted.
 _LOST = (STATE_FULL, _NO_CELL, RECURSION)
 
 _STAMPS = "the kernel's stamps"
@@ -70,18 +70,18 @@ AUTO, KERNEL, OWN = "auto", "kernel", "own"
 
 class Options(NamedTuple):
     devices: tuple[str, ...] = ()
-    """As the user named them; none means all disks."""
+    """Devices by the names that the user gave; none means all disks."""
     slow_ns: int | None = None
     """Requests that took at least this long are shown one by one."""
     ring_bytes: int = 1 << 20
     filter: Filter = Filter()
-    """Whose requests; needs times of its own."""
+    """A filter for requests; needs wptrace's own times."""
     recorder: RecorderSize | None = None
-    """What ended of late is kept in the kernel's memory."""
+    """Keep the most recent requests in the kernel's memory."""
     recorder_slow_ns: int | None = None
-    """Who dumps the recorder hears of requests that took as long."""
+    """The threshold at which slow requests are reported to the recorder's dumps."""
     times: str = AUTO
-    """KERNEL: the kernel's stamps, OWN: times taken by wptrace, AUTO: the former on each disk that has them."""
+    """KERNEL: the kernel's time stamps, OWN: wptrace's times, AUTO: the kernel's on each disk that has them."""
 
 
 REQUEST = Kind(
@@ -125,7 +125,7 @@ def _stateful_hook(id: str, name: str, role: str, tracepoint: str) -> Hook:  # n
 
 
 def _set_maker(bss: Any, process: int | None) -> None:
-    """Asked where the request is made, at G: nowhere later is it known (docs/decisions/own-times.md)."""
+    """Filter by the task that makes the request, at G: it is not known later (docs/decisions/own-times.md)."""
     bss.pid_namespace = tasks.namespace()
     bss.target_tgid = process or 0
 
@@ -190,7 +190,7 @@ class BlockFlow(Flow):
 
     @staticmethod
     def configure(obj: BpfObject) -> None:
-        """Which argument holds the object is for BTF to say: a wrong guess would read garbage without an error."""
+        """BTF says which argument is the object: a wrong guess would read garbage without an error."""
         obj.rodata.request_is_second = _is_second("block_rq_issue")
         obj.rodata.bio_is_second = _is_second("block_getrq")
         obj.rodata.timed_out_bit = timed_out_bit()
@@ -278,7 +278,7 @@ class BlockFlow(Flow):
                 f"{', '.join(self._devices.stateful)}: iostats or writeback throttling is off, so the kernel stamps no"
                 " requests and wptrace keeps times of its own, which costs more"
             )
-        # 6.9 (da4c8c3d0975) stamps once for all that a task submits at a time.
+        # Since 6.9 (da4c8c3d0975) one time stamp serves all requests that a task submits at a time.
         if self._stamped() and vmlinux().has_field("blk_plug", "cur_ktime"):
             notes.append(
                 "this kernel stamps requests of one batch with one time: a short wait in queue reads as 0 and counts to"
@@ -291,8 +291,8 @@ class BlockFlow(Flow):
         self._records += records
 
     def events(self) -> Sequence[Event]:
-        taken, self._records = self._records, []
-        return Rows(taken, self._requests) if taken else ()
+        records, self._records = self._records, []
+        return Rows(records, self._requests) if records else ()
 
     @property
     def flight_recorder(self) -> FlightRecorder | None:
@@ -314,12 +314,12 @@ class BlockFlow(Flow):
         noted[INCONSISTENT] = self._cells.shrunk
         if self._ring is not None:
             noted[_FOREIGN] = self._ring.foreign
-        # Where no start is seen, the kernel itself says what is in flight; what it skipped had started, too. A group
-        # counts its starts or it does not; one that does cannot have finished without.
+        # Without a hook at the start, the kernel says what is in flight; requests whose end it skipped had started,
+        # too. A group counts all of its starts or none of them.
         started = sum(count["started"] or count["finished"] for count in counters.values())
         stamped = self._stamped()
         started += sum(map(blockdev.in_flight, stamped)) + (causes[RECURSION] if stamped else 0)
-        return self._taken(
+        return self._snapshot(
             {REQUESTS: Book.read(started, self._cells.total("finished"), lost, noted, self._cells.total("failed"))},
             found,
             {**counted(self._cells), **self._devices.loads.counters()},
@@ -327,7 +327,7 @@ class BlockFlow(Flow):
         )
 
     def _slots_in_flight(self) -> set[int]:
-        """Of devices with times of their own: each request knows its slot."""
+        """The slots of devices with wptrace's own times: each request knows its slot."""
         if not self._devices.stateful:
             return set()
         return {one.slot for name in ("starts", "requests") for one in self._obj.maps[name].used()}
@@ -361,7 +361,7 @@ RECORDS = Raw("block_record", enums=("block_op", "block_flag"))
 
 
 class Requests:
-    """Makes events of records."""
+    """Makes events from records."""
 
     def __init__(self, obj: BpfObject | Described, names: Sequence[str]) -> None:
         self._ops, self._flags = obj.enum("block_op"), obj.enum("block_flag")
@@ -370,7 +370,7 @@ class Requests:
         self._events = Events(layout.member("events"))
         self.layout, self._fields = layout.packed("events")
         self.wall_offset_ns: int | None = None
-        """The offset from monotonic times to the time of day; None is that of now."""
+        """The offset from monotonic time to the time of day; None for the current one."""
         at = {name: place for place, name in enumerate(self._fields)}
         self._numbers = frozenset(at[name] for name in ("end_ns", "sector", "queue_ns", "device_ns", "bytes", "cpu"))
         alike = items(at[name] for name in ("dev", "flags", "error", "op"))
@@ -395,7 +395,7 @@ class Requests:
 
     def decode(self, records: Sequence[Record], wall_offset_ns: int) -> Iterator[Event]:
         ops = self._ops
-        # Each time: a slot may be of another device by now.
+        # Made for each call: a slot may have been given to another device.
         groups = [REQUEST.group(name, op) for name in self._names for op in ops]
         at = self._fields.index
         end, sector, queue, device, size, dev, bits, cpu, slot, error, op, events = (
@@ -423,7 +423,7 @@ class Requests:
             yield Event(group, record[end] + wall_offset_ns, sum(stages.values()), stages, fields)
 
     def spans(self, records: Sequence[Record]) -> Iterator[Span]:
-        """Who made them is not known."""
+        """Requests have no owner here."""
         at = self._fields.index
         end, queue, device, size, slot, op = map(at, ("end_ns", "queue_ns", "device_ns", "bytes", "slot", "op"))
         for record in records:
@@ -434,7 +434,7 @@ class Requests:
 
 
 class _Shedder:
-    """First requests are no longer shown one by one, then few of them are timed."""
+    """Sheds load: first requests are no longer shown one by one, then fewer of them are timed."""
 
     savings = SAVINGS
 
@@ -464,7 +464,7 @@ class _Shedder:
             obj.bss.sample = 0
             return
         self._read_cells()
-        # Not `stateless`: requests that were not timed are in flight.
+        # Unlike `stateless`: requests that were not timed are still in flight.
         obj.bss.request_sample = rate_before(self.steps, step)
 
 

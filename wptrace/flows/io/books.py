@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The books of operations and requests, and requests of which programs did not see everything: some kernels skip
-programs (docs/decisions/recursion.md).
+"""The books of operations and requests, and requests that programs did not see in full: some kernels skip programs
+(docs/decisions/recursion.md).
 
-StaleRequests: what the program at the end did not see would be in flight for ever. One that ended while its operation
-did, which had not waited for it, may be left for that to count. It is found as well. The kernel itself counts what is
-with the driver (`inflight` in sysfs). Requests that are in the table before and after that is read were there
-meanwhile, so those that it does not count are over. Which of them is a guess, but a good one: those whose operation is
-over, and then the oldest.
+StaleRequests: a request whose end no program saw would be in flight for ever. So would one that ended together with its
+operation, if the operation did not wait for it and left it uncounted. The kernel knows how many requests are with the
+driver (`inflight` in sysfs). Requests that are in the table both before and after a read of that were there during the
+read, so those in excess are over. Which ones is a guess, but a good one: first those whose operation is over, then the
+oldest.
 
-Unseen: of others no program saw anything. The disk has counted them (`stat` in sysfs). What it did since the trace
-began, and neither began for a program nor is a request that is not ours, went unseen. Both are read after what the disk
-has counted, and the kernel shows the end of a request to the programs before it counts it. So none is taken for unseen
-that a program saw; what is under way meanwhile hides as many for now.
+Unseen: requests that no program saw at all. The disk has counted them (`stat` in sysfs). A request that the disk has
+completed since the trace began is unseen if it neither started for a program nor is one that is not ours. Both of these
+are read after the disk's counters, and the kernel runs the programs at the end of a request before it counts it. So no
+request that a program saw is taken for unseen; requests in flight hide as many unseen ones for the time being.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from wptrace.kernel import blockdev
 from wptrace.model.book import RECURSION, UNMATCHED_START, Book, Cause
 from wptrace.model.kind import OPERATIONS, REQUESTS, Group
 
-# From the end of a request to the program that sees it, the kernel may take its time.
+# The time that the kernel may take from the end of a request to the program that sees it.
 GRACE_NS = 1_000_000_000
 
 
 class _Head(NamedTuple):
-    """Of the bio that stands for a request; the same one as long as all of that is the same."""
+    """The bio of a request; equal as long as the request is the same."""
 
     place: int
     bio: int
@@ -47,7 +47,7 @@ class _Head(NamedTuple):
 
 
 class StaleRequests:
-    """Finds entries in the table of requests that are not in flight any more, look by look."""
+    """Finds entries in the table of requests that are no longer in flight, scan by scan."""
 
     def __init__(self, obj: BpfObject, sys: Path = blockdev.SYS) -> None:
         self._obj = obj
@@ -56,7 +56,7 @@ class StaleRequests:
         self._at = {name: place for place, name in enumerate(self._layout.fields)}
         self._delivered = obj.constants["DELIVERED"]
         self._head, self._flush = obj.enum("bio_kind").index("head"), obj.enum("block_op").index("flush")
-        # Where an operation has its key, and the place of a request that is counted with it.
+        # The offsets of the key, and of the request that is counted with an operation.
         ops = obj.struct("op_state")
         self._only = next(place.offset for place in ops.places if place.name == "only") // 4
         self._stride = ops.size // 4
@@ -64,10 +64,10 @@ class StaleRequests:
         self._left: dict[_Head, int] = {}
         self._excess = 0
         self.count = 0
-        """How many there were."""
+        """The number of stale requests found."""
 
     def sweep(self, grace_ns: int = GRACE_NS) -> None:
-        """Frees the places of those that were there for that long, and are over."""
+        """Free the entries of requests that are over, once they are that old."""
         now = time.monotonic_ns()
         found = self._heads()
         self._since = {head: self._since.get(head, now) for heads in found.values() for head in heads}
@@ -93,15 +93,15 @@ class StaleRequests:
                 del self._left[head]
 
     def note(self, started: int, held: int, ended: int, at_rest: bool) -> None:
-        """Requests that began and are in no place any more. The figures are read in this order, so none is taken for
-        one that ends meanwhile; unless nothing changes any more, only what two looks have in common counts, since a
-        request may be taken back when it becomes a part of another one."""
+        """Find requests that started and have no entry any more. The figures are read in this order, so that a request
+        that ends meanwhile is not among them. A request may be withdrawn when it is merged into another one, so unless
+        all is at rest, only those count that are missing in two reads."""
         excess = started - held - ended
         self.count = max(self.count, excess if at_rest else min(excess, self._excess))
         self._excess = excess
 
     def held(self) -> int:
-        """The places of requests that began."""
+        """The number of entries of requests that have begun."""
         bio, kind, empty = (self._at[name] for name in ("bio", "kind", "empty"))
         return sum(
             1
@@ -110,15 +110,15 @@ class StaleRequests:
         )
 
     def _heads(self) -> dict[int, dict[_Head, bool]]:
-        """Those that the driver has, by the number of their disk, and whether the operation of each is there."""
+        """Requests with the driver, by the number of their disk, and whether the operation of each still exists."""
         names = ("bio", "begun", "kind", "op_kind", "empty", "done.events.requeues", "done.dev", "task", "op")
         bio, started, kind, op_kind, empty, requeues, dev, task, op = (self._at[name] for name in names)
         queued = self._at["done.times.queued"]
-        # What Python wants first in an operation: its task, how many began there, and when this one did.
+        # The fields of an operation that are read: its task, how many began in that place, and when this one did.
         words, stride = self._obj.view("ops").cast("Q"), self._obj.struct("op_state").size // 8
         found: dict[int, dict[_Head, bool]] = defaultdict(dict)
         for place, one in used(self._obj.view("bios"), self._layout):
-            # Of a flush the kernel counts nothing, and what was given back is not with the driver.
+            # The kernel does not count flushes, and a request that was handed back is no longer with the driver.
             if one[kind] != self._head or one[bio] == self._delivered or one[empty] or one[requeues]:
                 continue
             if one[op_kind] != self._flush:
@@ -128,7 +128,7 @@ class StaleRequests:
         return found
 
     def _with_driver(self, dev: int) -> int | None:
-        """None where the kernel does not count them."""
+        """The number of requests with the driver; None if the kernel does not count them."""
         folder = self._sys / "dev" / "block" / f"{dev >> blockdev.MINOR_BITS}:{dev & (1 << blockdev.MINOR_BITS) - 1}"
         try:
             if (folder / "queue" / "iostats").read_text().strip() != "1":
@@ -144,7 +144,7 @@ class StaleRequests:
             memory[at : at + 8] = bytes(8)
 
     def _left_over(self) -> dict[_Head, int]:
-        """Those that completed and were left to an operation that is over, or has another one: its place."""
+        """Requests that completed and were left to an operation that is over or has another one, with their place."""
         bio, started, op = (self._at[name] for name in ("bio", "begun", "op"))
         memory = self._obj.view("ops")
         keys, words = memory.cast("Q"), memory.cast("I")
@@ -165,25 +165,25 @@ class Unseen:
     def __init__(self, extents: Iterable[blockdev.Extent], sys: Path = blockdev.SYS) -> None:
         self._sys = sys
         self._come: list[blockdev.Extent] = []
-        # What was counted of each at the last look, and of those that came later before they were compared.
+        # Counts by row at the last comparison; for new devices, counts from before they were compared.
         self._counted = Counter[str]()
         self._earlier = Counter[str]()
         found = ((one.name, self._completed(one)) for one in extents)
-        # What a disk had done when the trace began, and by the last look.
+        # Requests that a disk had completed when the trace began, and at the last read.
         self._before = {name: count for name, count in found if count is not None}
         self._now = dict(self._before)
         self.count = 0
-        """How many there were."""
+        """The number of unseen requests."""
 
     def _completed(self, extent: blockdev.Extent) -> int | None:
         folder = self._sys / "block" / extent.disk
-        # Stacked devices count bios, and a multipath hands on requests, which have ends of their own.
+        # Stacked devices count bios, and a multipath device passes on requests, which have ends of their own.
         if extent.hidden or not (folder / "mq").is_dir() or (folder / "dm").exists():
             return None
         return blockdev.completed(extent.name, self._sys)
 
     def compare(self, extents: Iterable[blockdev.Extent]) -> None:
-        """These from now on; disks that came later once they have nothing in flight that began in another row."""
+        """Compare these extents from now on; new disks once nothing that began in another row is in flight there."""
         wanted = {one.name: one for one in extents}
         self._now = {name: count for name, count in self._now.items() if name in wanted}
         self._come = [one for name, one in wanted.items() if name not in self._now]
@@ -198,24 +198,24 @@ class Unseen:
                 self._earlier[one.name] = self._counted[one.name]
 
     def read_disks(self) -> None:
-        """At what the disks have done, before anything else is read."""
+        """Read the disks' counters, before anything else."""
         self._begin()
         for name in list(self._now):
             done = blockdev.completed(name, self._sys)
             if done is None or done < self._now[name]:
-                # It is gone, or another one has its name.
+                # The disk is gone, or another one has its name.
                 del self._now[name]
             else:
                 self._now[name] = done
 
     def note(self, counters: Iterable[tuple[Group, Mapping[str, int]]], seen: int) -> None:
-        """By what was counted of requests, and how many began or are not ours."""
+        """Compare with the counted requests, and with how many began or are not ours."""
         unseen = sum(now - self._before[name] + self._earlier[name] for name, now in self._now.items()) - seen
         self._counted.clear()
         for group, counts in counters:
             dev, flush = str(group.label("dev")), group.label("op") == "flush"
             watched = dev in self._now
-            # The disks count flushes apart, and a bio that asks for one as a write.
+            # Disks count flushes apart, and a bio with a flush flag as a write.
             unseen += counts["finished"] if flush or not watched else 0
             unseen -= counts["events.asked"] if flush and watched else 0
             self._counted[dev] += counts["events.asked"] if flush else counts["finished"]
@@ -224,7 +224,7 @@ class Unseen:
 
 
 class Starts(NamedTuple):
-    """What is read before the ends, so that what begins and ends in between is not taken for being in flight."""
+    """Starts, read before the ends: an object that starts and ends in between must not seem to be in flight."""
 
     requests: int
     held: int
@@ -232,10 +232,10 @@ class Starts(NamedTuple):
 
 
 class Books:
-    """Made of what the programs count, once the cells are read."""
+    """The books, made of what the programs count, after the cells are read."""
 
     def __init__(self, loaded: Loaded, counts: Counts, everything: bool) -> None:
-        """Unless `everything` is traced, operations count once they are known to be of traced devices."""
+        """Unless `everything` is traced, operations are counted once their device is known to be traced."""
         self._loaded, self._obj, self._counts, self._everything = loaded, loaded.obj, counts, everything
         self._causes = [CAUSES[name] for name in self._obj.enum("path_cause")]
         self.stale = StaleRequests(self._obj)
@@ -256,10 +256,10 @@ class Books:
         shed: tuple[int, int] | None,
         at_rest: bool,
     ) -> dict[str, Book]:
-        """`shed` are operations and requests that a budget gave up; None where there is none."""
+        """`shed` holds operations and requests that a budget gave up; None if there is no budget."""
         causes = dict(zip(self._causes, self._obj.bss.loss))
         ends_missed = self._loaded.misses(ran, END, ENDING)
-        # A request whose end was skipped is in flight, until another one takes its memory.
+        # A request whose end was skipped stays in flight until its memory is reused.
         skipped = sum(found.recursion_misses for found in ran.values()) - ends_missed
         noted = {**{cause: causes[cause] for cause in NOTED}, RECURSION: skipped, **noted}
         requests_ended, requests_failed = self._counts.requests_ended
@@ -268,9 +268,9 @@ class Books:
         given_up = causes[UNMATCHED_START] + shed_requests
         self.stale.note(starts.requests, starts.held, requests_ended + given_up, at_rest)
         if shed is None:
-            # Once more: a flush that began since then may have ended before its row was read.
-            begun = started(self._obj, "bios")
-            self.unseen.note(self._counts.requests(), begun + self._obj.bss.elsewhere + causes[BIO_FULL])
+            # Read again: a flush that has begun since then may have ended before its row was read.
+            bios = started(self._obj, "bios")
+            self.unseen.note(self._counts.requests(), bios + self._obj.bss.elsewhere + causes[BIO_FULL])
         requests = Book.read(
             starts.requests + causes[BIO_FULL] + self.unseen.count,
             requests_ended,

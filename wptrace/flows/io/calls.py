@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What it costs all system calls of the machine to have operations found by them (bpf_src/block/calls.bpf.c).
+"""The cost to every system call of the machine of finding operations by them (bpf_src/block/calls.bpf.c).
 
-With anything at a tracepoint of system calls each call of each task takes the kernel's slow path, at both ends. The
-kernel counts the run time of programs alone, so that path is timed here, by a call that does next to nothing.
+With any program at the tracepoints of system calls, every call of every task takes the kernel's slow path at both ends.
+The kernel only counts the run time of the programs, so that path is timed here, by a call that does next to nothing.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from wptrace.model import budget
 _WATCHED_S = 0.05
 _CALLS, _RUNS = 1000, 5
 MANY = 50_000
-"""So many system calls a second that do no I/O are many."""
+"""More system calls a second than this, without I/O, are many."""
 
 
 class Price(NamedTuple):
     calls: float
-    """A second, of those that do no I/O."""
+    """System calls without I/O, a second."""
     share: float
-    """Of the busy time, or of one CPU's where that is less: what they would pay."""
+    """Their cost, as a share of the busy time, or of one CPU if that is less."""
 
     @property
     def is_high(self) -> bool:
@@ -46,12 +46,12 @@ class Price(NamedTuple):
 
 
 def are_all_that_is_left() -> bool:
-    """Whether operations can be found by system calls alone on this kernel."""
+    """Whether system calls are the only way to find operations on this kernel."""
     return not trial.functions()
 
 
 def price() -> Price:
-    """Count them for a moment, as they pay for it."""
+    """Estimate the cost by counting system calls for a moment."""
     descriptor = os.open(os.devnull, os.O_RDONLY)
     try:
         every: tuple[Callable[[], object], ...] = (os.getppid, partial(os.pread, descriptor, 1, 0))
@@ -73,13 +73,13 @@ def price() -> Price:
 
 
 def _counted(obj: BpfObject) -> list[int]:
-    """Calls that are about no file, and about those whose data are not stored."""
+    """Read the counts of calls without a file, and of calls to files without storage."""
     found = [each.counts for each in obj.maps["counted"][0]]
     return [sum(counts[at] for counts in found) for at in map(obj.enum("call_about").index, ("other", "not_stored"))]
 
 
 def call_ns(call: Callable[[], object] = os.getppid) -> float:
-    """How long a short call takes, the best of some runs."""
+    """The time of a short system call, the best of some runs."""
     return min(_run(call) for _ in range(_RUNS)) / _CALLS
 
 
@@ -91,7 +91,7 @@ def _run(call: Callable[[], object]) -> int:
 
 
 def slow_path_ns() -> float:
-    """How long the kernel takes for the ways to programs at both ends of a call, by a program that does nothing."""
+    """The time that the kernel takes to reach programs at both ends of a call, measured with an empty program."""
     bare_ns = call_ns()
     program = Generated("nothing", Target("raw_tp", "sys_exit"), trial.NOTHING)
     try:
@@ -102,10 +102,10 @@ def slow_path_ns() -> float:
 
 
 class SlowPath:
-    """As a program that runs at each system call for so long."""
+    """Accounts for the slow path as a program that runs for so long at each system call."""
 
     def __init__(self, enter: Program, ns: float) -> None:
-        """`enter` is one that does run there."""
+        """`enter` is a real program, whose runs are counted."""
         self._enter, self._ns = enter, ns
 
     def statistics(self) -> Statistics:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why the path flow loses something, or knows less of it (`path_cause` of bpf_src/block/path/shared.h)."""
+"""Causes of loss in the path flow, and of missing details (`path_cause` of bpf_src/block/path/shared.h)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ COUNTED = (
     UNNAMED_FILE,
     SLEEP_FULL,
 )
-"""By the programs."""
+"""Causes counted by the programs."""
 NOTED = (
     RING_FULL,
     RATE_LIMITED,
@@ -86,9 +86,9 @@ NOTED = (
     UNNAMED_FILE,
     SLEEP_FULL,
 )
-"""Of these, what costs neither an operation nor a request."""
+"""Causes that cost neither an operation nor a request."""
 DUMPED = (OVERWRITTEN, TORN, EARLIER, UNNAMED)
-"""Of a dump of the recorder."""
+"""Causes of incomplete dumps of the recorder."""
 CAUSES = {
     cause.name: cause
     for cause in (

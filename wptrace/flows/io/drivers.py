@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drivers that have hooks of their own for what they do with a request (bpf_src/block/path/drivers.h)."""
+"""Drivers with hooks of their own (bpf_src/block/path/drivers.h)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Driver(NamedTuple):
     prefixes: tuple[str, ...]
     """The prefix of the names of its disks."""
     disks: str
-    """In words."""
+    """The disks in words."""
     programs: Mapping[str, tuple[str, ...]]
-    """By point, best first."""
+    """Programs by point, best first."""
 
 
 DRIVERS = (
@@ -25,7 +25,7 @@ DRIVERS = (
     Driver("scsi", "scsi_mod", ("sd", "sr"), "scsi disks", {"H": ("scsi_start_raw_tp",), "S": ("scsi_seen_raw_tp",)}),
     Driver("virtio-blk", "virtio_blk", ("vd",), "virtio-blk", {"H": ("virtblk_add_fentry", "virtblk_add_kprobe")}),
 )
-# What happens there, the stage that begins or ends with it, and where that is without it.
+# The points: a description, the stage that begins or ends there, and the fallback without a hook.
 _POINTS = {
     "D": ("set up by", "driver", "queue"),
     "H": ("handed over by", "driver", "device"),
@@ -36,7 +36,7 @@ SEEING = {one.module: one.name for one in DRIVERS if "S" in one.programs}
 
 
 def hooks(point: str) -> tuple[Hook, ...]:
-    """For D, H or S, of all drivers that have some."""
+    """Return the hooks of all drivers for D, H or S."""
     words, stage, whole = _POINTS[point]
     return tuple(
         Hook(
@@ -54,5 +54,5 @@ def hooks(point: str) -> tuple[Hook, ...]:
 
 
 def module_of(disk: str) -> str:
-    """Whose hooks see the disk's requests; empty where it is none of them."""
+    """The module of a disk's driver; empty if it has no hooks here."""
     return next((one.module for one in DRIVERS if disk.startswith(one.prefixes)), "")

@@ -20,11 +20,11 @@ from wptrace.model.kind import names
 _ALL = ("fs", *REQUEST_STAGES, "wakeup", "return")
 
 OPERATION, SYNC, SWITCH, FROZEN, THROTTLE = "operation", "sync", "switch", "frozen", "bio.throttle"
-# Those whose ends are ends of operations.
+# Hooks at ends of operations.
 ENDING = (OPERATION, SYNC, "sync.whole", "sync.aio", "sync_file_range", "pagefault", "swapin")
-# Modules of journals, and the file systems that have one of them.
+# Modules of journals, and the file systems that use them.
 JOURNALS = {"jbd2": {"ext3", "ext4", "ocfs2"}, "xfs": {"xfs"}, "btrfs": {"btrfs"}}
-# By function: its module, and what it is in words.
+# By function: its module, and a description.
 _WAITS = {
     "jbd2_log_wait_commit": ("jbd2", "wait for a commit of ext4's journal", "wait for a commit of ext4's journal"),
     "wait_transaction_locked": (
@@ -36,14 +36,14 @@ _WAITS = {
     "btrfs_sync_log": ("btrfs", "wait for btrfs's log tree", "wait for btrfs's log tree"),
 }
 JOURNAL_WAITS = tuple(_WAITS)
-# The kernel's functions for writes, from which a file system surely gets what waits there.
+# The kernel's entry points for writes, above any wait in a file system.
 WRITES = ("vfs_write", "vfs_writev", "do_iter_write", "vfs_iter_write")
-# They are attached only where records are shown.
+# Attached only if records are shown.
 _COMMITS = ("journal.commit", "journal.change")
-# What has no other use than to see operations; all but the first and the switch only add to them.
+# Hooks that only see operations; all but the first and the switch only add detail.
 OPERATIONS = (*ENDING, SWITCH, "dirty_limit", FROZEN, THROTTLE, *(f"wait.{function}" for function in _WAITS))
 
-# Whose hooks are attached where they are asked for; layers, where a traced device is stacked.
+# Optional stages: attached on request; layers, if a traced device is stacked.
 _OPTIONAL = {*INTERFERENCES, *CONTROLLERS, *WRITEBACK_STAGES, "layers"}
 TICK_NS = 1_000_000
 _NO_LAYERS = "stacked devices have no rows, and what their workers send belongs to these"
@@ -52,14 +52,14 @@ SEEN_BY_OTHERS = "seen.others"
 _NO_HANDLERS, _NO_SOFTIRQS = "handlers are not timed", "softirqs are not timed"
 _NO_OPERATIONS = "reads and writes are seen as requests only"
 
-# The program that reads the stack of a task that is switched in, and what that says of a journal.
+# The program that reads the stack of a task that is switched in, and how it finds waits for a journal.
 READS_STACKS = "switch_tp_btf"
 BY_STACK = "stack"
 
-# The entry of the interrupt handler in which a request completes.
+# The entry of the interrupt handler that completes a request.
 HANDLER = "handler"
 
-# It serves no stage: only who asks for it has it.
+# Serves no stage: attached on request only.
 KICKS = Hook(
     "signal",
     "an eventfd of the process is written or read",
@@ -171,7 +171,7 @@ HOOKS = (
     Hook(
         FROZEN,
         "write to a frozen file system",
-        # Where functions cannot be observed, operations begin before that, and their stack says so.
+        # Where functions cannot be observed, the operation begins before the wait, which its stack shows.
         (Way((), ("frozen_fentry",)), Way((READS_STACKS,), (READS_STACKS,), BY_STACK)),
         ("fs",),
         "what a frozen file system holds up is part of fs, or not seen",
@@ -292,13 +292,13 @@ def file_systems(extents: list[Extent], remotes: Sequence[Remote] = ()) -> set[s
 
 
 def seen_by(kinds: set[str]) -> tuple[Hook, ...]:
-    """All hooks where these file systems are in use."""
+    """All hooks for these file systems."""
     ways = {OPERATION: io_operations.ways(kinds), SYNC: io_operations.sync_ways(kinds)}
     return tuple(hook._replace(programs=ways.get(hook.id, hook.programs)) for hook in HOOKS)
 
 
 def of_files(kinds: set[str], emits_records: bool) -> tuple[Hook, ...]:
-    """The same without those of journals of which there is none."""
+    """The hooks, without those of journals that are not in use."""
     return tuple(
         hook
         for hook in seen_by(kinds)
@@ -307,7 +307,7 @@ def of_files(kinds: set[str], emits_records: bool) -> tuple[Hook, ...]:
 
 
 def of_requests() -> tuple[Hook, ...]:
-    """All of the level `request`."""
+    """All hooks of the level `request`."""
     stages = {*names(REQUEST_KINDS)}
     more = {SWITCH: (waits.ASLEEP_ALONE,)}
     found = (
@@ -322,14 +322,14 @@ def of_requests() -> tuple[Hook, ...]:
 
 
 def needed(hooks: Iterable[Hook], disks: Collection[str] | None, wanted: Collection[str]) -> tuple[Hook, ...]:
-    """Those that serve a stage that is always there or wanted, and drivers of disks that are in use (None: all)."""
+    """Hooks of stages that always exist or are wanted, and of drivers of disks in use (None: all drivers)."""
     unused = _OPTIONAL - set(wanted)
     there = None if disks is None else set(map(drivers.module_of, disks))
     return tuple(hook for hook in hooks if not set(hook.serves) <= unused and _serves(hook, there))
 
 
 def _serves(hook: Hook, there: Collection[str] | None) -> bool:
-    """Whether the hook may see a request of disks of these drivers; None means whichever there will be."""
+    """Whether the hook may see requests of disks with these drivers; None for any driver."""
     if there is None:
         return True
     if hook.id == SEEN_BY_OTHERS:

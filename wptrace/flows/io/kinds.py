@@ -34,7 +34,7 @@ _B = Point("B", "page became dirty")
 _Z = Point("Z", "task sleeps")
 
 
-# Of the requests of an owner.
+# A counter of an owner's requests.
 UNDER_WAY = "under_way"
 
 STAGES = {
@@ -230,9 +230,9 @@ INTERFERENCES = tuple(metric.name for metric in _INTERFERENCES)
 CONTROLLERS = tuple(metric.name for metric in _CONTROLLERS)
 _NAMES = tuple(STAGES)
 REQUEST_STAGES = _NAMES[_NAMES.index("throttle") : _NAMES.index("complete") + 1]
-"""From Q to C."""
+"""The stages from Q to C."""
 SPARSE = (*(stage.name for stage in STAGES.values() if stage.rare), UNATTRIBUTED)
-"""Few operations wait for these: a row, or a part of a story, is shown where there is one."""
+"""Stages that few operations have: shown only if they took time."""
 
 FIELDS = (
     *TASK_FIELDS,
@@ -246,7 +246,7 @@ FIELDS = (
     EventField("rwbs", str),
     EventField("error"),
 )
-"""Of all events of `wptrace io`: what a kind of them has not is empty."""
+"""Fields of all events of `wptrace io`; an event without one leaves it empty."""
 
 WITHIN = {
     "submit": "fs",
@@ -256,7 +256,7 @@ WITHIN = {
     "driver": "device",
     "complete": "device",
 }
-"""In which stage the time of another one is where nothing observes that."""
+"""The stage that contains the time of another one where that is not observed."""
 
 REQUEST_EVENTS = (
     CounterField("merged", "another bio went with it: both were one request"),
@@ -273,7 +273,7 @@ REQUEST_EVENTS = (
         " (`/sys/block/*/stat`, iostat) counts each as a write",
     ),
 )
-"""What else happened to requests on their way (`struct event_counts` of bpf_src/lib/block.h)."""
+"""Other events on the way of a request (`struct event_counts` of bpf_src/lib/block.h)."""
 
 OPERATION = Kind(
     "operation",
@@ -287,7 +287,7 @@ OPERATION = Kind(
 )
 """A read or write that waited for a device."""
 HIT = Kind("hit", Noun("page-cache hit"), LABELS, book=OPERATIONS, sized=True, fields=FIELDS)
-"""One that the page cache served."""
+"""A read or write that the page cache served."""
 LAYER = Kind("layer", Noun("bio"), LABELS, (STAGES["layers"], STAGES["device"]), book="", sized=True)
 """A bio of a stacked device."""
 OWNED_REQUEST = "owned_request"
@@ -328,7 +328,7 @@ WRITEBACK = Kind(
     sized=True,
     counters=(UNTIMED_FIELD,),
 )
-"""Data of a file that went from the page cache to a device."""
+"""Data of a file that were written from the page cache to a device."""
 
 SLEEP = Kind(
     waits.SLEEP,
@@ -346,10 +346,10 @@ SLEEP = Kind(
     ),
     book="",
 )
-"""Where no operations are followed: a task that slept for a request of its own."""
+"""A task that slept for its own request, at levels that follow no operations."""
 
 WRITEBACK_STAGES = tuple(stage.name for stage in WRITEBACK.stages)
 
 KINDS = (OPERATION, HIT, LAYER, REQUEST, WRITEBACK)
 REQUEST_KINDS: tuple[Kind, ...] = (LAYER, REQUEST, WRITEBACK, SLEEP)
-"""Those of the level `request`."""
+"""The kinds of the level `request`."""

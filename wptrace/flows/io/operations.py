@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs that see operations begin and end: by functions of the file systems in use, by functions that any file
-passes, or by system calls."""
+"""The programs at begins and ends of operations: at functions of the file systems in use, at functions common to all
+files, or at system calls."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from wptrace.kernel import mounts, system_calls
 from wptrace.kernel.mounts import Place
 from wptrace.model.kind import NOBODY
 
-# What the names of the functions that read and write begin with: of block devices, and of each file system, which is
-# also the name of its module.
+# Prefixes of the functions that read and write, for block devices and for each file system; its name is also that of
+# its module.
 _PREFIXES = {"": "blkdev", "ext4": "ext4_file", "xfs": "xfs_file", "btrfs": "btrfs_file"}
 MODULES = tuple(kind for kind in _PREFIXES if kind)
 _SAME = {"ext2": "ext4", "ext3": "ext4"}
-# What a machine boots and unpacks from is not worth programs that run for pipes and sockets as well.
+# File systems to boot or unpack from do not justify programs that run for pipes and sockets as well.
 _ASIDE = {"vfat", "squashfs", "iso9660"}
 
 _URING, _AIO = "uring_complete_raw_tp", "aio_complete_fentry"
@@ -26,12 +26,12 @@ _INTERFACES = {URING: _URING, AIO: _AIO}
 _BEGINS = {_URING: ("uring_submit_raw_tp",), _AIO: ("aio_read_fentry", "aio_write_fentry")}
 
 
-# The ways to see them.
+# The ways to observe operations.
 FILES, FUNCTIONS, CALLS = "files", "functions", "calls"
 
 
 def _programs(kinds: Collection[str], asynchronous: dict[str, tuple[str, ...]]) -> Way:
-    """Asynchronous ends that the kernel skips are found out later (OP_UNENDED of wptrace/flows/io/causes.py)."""
+    """Asynchronous ends that the kernel skips are found later (OP_UNENDED of wptrace/flows/io/causes.py)."""
     names = {_SAME.get(kind, kind) for kind in ("", *kinds)}
     functions = [f"{prefix}_{way}_iter" for kind, prefix in _PREFIXES.items() if kind in names for way in _WAYS]
     ends = (*(f"{function}_exit" for function in functions), *asynchronous)
@@ -59,7 +59,7 @@ BY_FUNCTION = Way(
 BY_CALL = Way(("call_exit_raw_tp",), ("call_enter_raw_tp",), CALLS)
 
 
-# By what file systems sync; of directories, xfs has a function of its own.
+# The sync functions of file systems; xfs has its own for directories.
 _SYNCS = {
     "": ("blkdev_fsync",),
     "ext4": ("ext4_sync_file",),
@@ -74,18 +74,18 @@ def _syncs(kinds: Collection[str]) -> Way:
 
 
 KNOWN_SYNCS = _syncs(MODULES)
-# Each calls the one before it, if the compiler has not made one of both.
+# Each function calls the one before it, unless the compiler inlined that.
 SYNCS_BY_FUNCTION = _both(("vfs_fsync_range", "vfs_fsync", "sys_fsync", "sys_fdatasync"), FUNCTIONS)
 
 
 def sync_ways(kinds: Collection[str]) -> tuple[Way, ...]:
-    """The same for syncs."""
+    """The ways to observe syncs, best first."""
     narrow = (_syncs(kinds),) if _are_known(kinds) else ()
     return (*narrow, SYNCS_BY_FUNCTION, BY_CALL)
 
 
 def ways(kinds: Collection[str]) -> tuple[Way, ...]:
-    """Best first, where these kinds of file systems are in use."""
+    """The ways to observe operations on these kinds of file systems, best first."""
     asynchronous = _asynchronous()
     narrow = (_programs(kinds, asynchronous),) if _are_known(kinds) else ()
     broad = (BY_FUNCTION,) if _AIO in asynchronous else ()
@@ -93,23 +93,23 @@ def ways(kinds: Collection[str]) -> tuple[Way, ...]:
 
 
 def unseen(kinds: Collection[str]) -> list[str]:
-    """Those of them that are left out."""
+    """Kinds of file systems that are not observed."""
     return sorted(_ASIDE & set(kinds)) if _are_known(kinds) else []
 
 
 def is_watched(kind: str, way: Way, prepared: Collection[str]) -> bool:
-    """Whether operations of a file system are seen this way, which was chosen for these kinds."""
+    """Whether operations of a file system are observed by this way, which was chosen for these kinds."""
     return way.name != FILES or _SAME.get(kind, kind) in {_SAME.get(one, one) for one in prepared}
 
 
 def notes(way: Way, kinds: Collection[str], wanted: Sequence[Place] = ()) -> list[str]:
-    """Return the notes on operations that are seen this way, where files or directories are wanted."""
+    """Return the notes on a way, given the wanted files or directories."""
     missing = unseen_interfaces(way)
     found = [f"asynchronous operations ({', '.join(missing)}) are seen as requests only"] if missing else []
     if way.name == CALLS:
         found.append("reads and writes of 32-bit programs are seen as requests only: their calls have other numbers")
     if way.name != FILES:
-        # Only functions of file systems have the file below.
+        # Only functions of file systems see the lower file of an overlay.
         found += [
             f"files opened through the overlay at {point} are not found by {place.path}: give the path there"
             for place in wanted
@@ -124,12 +124,12 @@ def notes(way: Way, kinds: Collection[str], wanted: Sequence[Place] = ()) -> lis
 
 
 def unseen_interfaces(way: Way) -> list[str]:
-    """Of asynchronous operations."""
+    """Asynchronous interfaces that a way does not see."""
     return [name for name, end in _INTERFACES.items() if end not in way.ends]
 
 
 def preparable(kinds: Iterable[str]) -> set[str]:
-    """Those of them whose functions may be observed, even if not mounted yet."""
+    """Kinds whose functions can be observed, even if they are not mounted yet."""
 
     def is_there(kind: str) -> bool:
         places = (vmlinux(), module(kind))
@@ -143,11 +143,11 @@ def _are_known(kinds: Iterable[str]) -> bool:
 
 
 def _asynchronous() -> dict[str, tuple[str, ...]]:
-    """Begins of asynchronous operations by their end; without those whose end does not say of which one it is."""
+    """Programs at the begin of asynchronous operations, by the one at the end, if the end identifies the operation."""
     found: dict[str, tuple[str, ...]] = {}
     kernel = vmlinux()
     begin = next((name for tracepoint, name in _SUBMITS.items() if _takes_kiocb(kernel.tracepoint(tracepoint))), "")
-    # Before 6.0 the completion has only the submitter's name for it.
+    # Before 6.0 a completion has only the submitter's user_data.
     if begin and (kernel.tracepoint("io_uring_complete") or ())[1:2] == ("void *",):
         found[_URING] = (begin,)
     if all(kernel.has_function(name) for name in ("aio_read", "aio_write", "aio_complete_rw")):
@@ -163,13 +163,13 @@ def _takes_kiocb(arguments: tuple[str, ...] | None) -> bool:
 
 
 def hands_event() -> bool:
-    """Whether the tracepoint of a completion hands over the event, and not what is in it."""
+    """Whether the completion tracepoint passes the event itself, not its fields."""
     return (vmlinux().tracepoint("io_uring_complete") or ())[2:3] == ("io_uring_cqe *",)
 
 
 # --- System calls ---------------------------------------------------------------------------------------------------
 
-# By the kinds that the program knows: what the kernel calls them.
+# The system calls of each kind that the program knows.
 _KINDS = {
     "read": ("read",),
     "write": ("write",),
@@ -193,7 +193,7 @@ SYNCS = ("fsync", "syncfs", "sync_file_range", "sync", "msync")
 def calls(
     count: int, kinds: Sequence[str], plain: bool, syncs: bool, machine: str | None = None, events: bool = False
 ) -> bytes:
-    """The kind of each system call as the program knows it, 0 for those that do something else or are not wanted."""
+    """The kind of each system call as the program knows it; 0 for calls that do something else or are not wanted."""
     table, known = bytearray(count), system_calls.numbers(machine or "")
     for kind, every in _KINDS.items():
         if not (syncs if kind in SYNCS else events if kind == "events" else plain):
@@ -204,7 +204,7 @@ def calls(
     return bytes(table)
 
 
-# What people call them otherwise: as functions, and by whom what they submit is done.
+# The usual names of calls: those of functions, and of the interface that runs a submitted operation.
 _CALLED = {
     "pread64": "pread",
     "pwrite64": "pwrite",
@@ -214,7 +214,7 @@ _CALLED = {
     "io_submit": "aio",
 }
 SYSTEM_CALL = "system_call"
-# What is no system call of this machine's own (call_class of bpf_src/block/path/call.h).
+# Calls other than native system calls (call_class of bpf_src/block/path/call.h).
 _CLASSES = {
     "foreign": "32-bit call",
     "pagefault": "page fault",

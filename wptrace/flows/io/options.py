@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `wptrace io` can be asked for: also what the command line needs to know of it, which imports no more."""
+"""Options of `wptrace io`, with all that the command line needs to know of them and no further imports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FILTERS = (
     operation.SIZE,
 )
 
-# By whom there may be rows (`--by`), and for how many owners (`--top`).
+# Owners for rows (`--by`), and how many to show (`--top`).
 PROCESS, THREAD, COMM, CGROUP, FILE, DIR, DEVICE = "process", "thread", "comm", "cgroup", "file", "dir", "device"
 CALL, STATEMENT = "call", "statement"
 BY = (PROCESS, THREAD, COMM, CGROUP, FILE, DIR, DEVICE, CALL, STATEMENT)
@@ -32,22 +32,22 @@ TOP = 20
 PATH, REQUEST, BLOCK = "path", "request", "block"
 LEVELS = (PATH, REQUEST, BLOCK)
 OWNED = (PATH, REQUEST)
-"""Levels that know whose a request is."""
+"""Levels that know the owner of a request."""
 
 WAITS_NS = 1_000_000
-"""Waits of at least so long have a reason, unless another threshold is asked for."""
+"""The default threshold from which on a wait is given a reason."""
 
-# Savings to keep a budget, in this order (docs/budget.md).
+# Savings to keep a budget, in the order in which they are made (docs/budget.md).
 INTERFERENCE = Saving("interference", "interference")
 FS = Saving("fs", "operations and page-cache hits")
 SAMPLE = times_of("requests")
 SAVINGS = (INTERFERENCE, EACH, FS, SAMPLE)
 
 
-# What `--recorder 30s` has room for; at a higher rate its window is shorter.
+# The rate that `--recorder 30s` has room for; at a higher rate its window is shorter.
 RECORDER_RATE, RECORD_BYTES = 20_000, 104
 RECORDER_SMALLEST, RECORDER_LARGEST = 1 << 20, 1 << 32
-# Where a size was named, records are as old as they may be.
+# With a size, the age of records is not limited.
 LONGEST_NS = 1 << 62
 
 
@@ -62,51 +62,51 @@ class RecorderSize(NamedTuple):
 
 class Options(NamedTuple):
     devices: tuple[str, ...] = ()
-    """As the user named them; none means all disks."""
+    """Devices by the names that the user gave; none means all disks."""
     filter: Filter = Filter()
     slow_ns: int | None = None
-    """Operations, and requests that nobody waits for, that took at least this long are shown one by one."""
+    """Show operations, and requests that nobody waits for, that took at least this long."""
     sample: int = 0
-    """One in this many is shown as well."""
+    """Show one in this many as well."""
     records_later: bool = False
-    """Records may be turned on while it runs (`PathFlow.emit_records`)."""
+    """Records may be turned on while the trace runs (`PathFlow.emit_records`)."""
     limit: int = 0
-    """How many are shown per second at most; 0 for all."""
+    """How many to show per second at most; 0 for all."""
     children: bool = False
-    """With --pid: what that process started as well."""
+    """With --pid: follow processes that it started as well."""
     command: tuple[str, ...] = ()
-    """What is run to be followed: it is --pid."""
+    """The command to run and follow; its process becomes --pid."""
     waits_ns: int | None = WAITS_NS
-    """Sleeps of at least so long inside of an operation have a reason; None: none has."""
+    """Give sleeps of at least this length within an operation a reason; None: none."""
     interference: bool = False
     writeback: bool = False
     """Follow pages that are written back from the task that made them dirty."""
     by: str = ""
-    """Rows by owner as well."""
+    """Rows by owner, in addition."""
     top: int = 0
-    """Of so many owners, the largest ones; 0: all."""
+    """The number of owners to show, the largest first; 0: all."""
     segments: bool = False
-    """Single ones tell each stretch of a stage, and each of their requests."""
+    """Events have each period of a stage, and each of their requests."""
     statement_text: str = NORMALISED
-    """By statement: what is shown of one."""
+    """How to show statements."""
     neighbours: bool = False
     """Who had the device while others waited for it, by the same owners."""
     spare: int = 0
-    """So many rows for devices that come later, and the programs of every file system; 0: as many rows as a little
-    memory allows, and the programs of what is mounted."""
+    """The number of rows for devices that appear later, with the programs of every file system; 0: as many rows as a
+    small memory limit allows, and only the programs of mounted file systems."""
     owner_rows: int = 0
-    """The size of the table in the kernel; 0: as many as the memory for them allows."""
+    """The size of the table in the kernel; 0: as large as the memory limit allows."""
     ring_bytes: int = 1 << 22
     guest: Guest | None = None
-    """Told are those of the images of its disks alone."""
+    """Show only operations on the disk images of this guest."""
     recorder: RecorderSize | None = None
-    """What ended of late is kept in the kernel's memory: for so long, or in so many bytes."""
+    """Keep the most recent operations in the kernel's memory, for so long or in so many bytes."""
     recorder_slow_ns: int | None = None
-    """Who dumps the recorder hears of operations that took as long."""
+    """The threshold at which slow operations are reported to the recorder's dumps."""
     kicks: bool = False
-    """Which threads write and read the eventfds of the process."""
+    """Record which threads write and read the eventfds of the process."""
 
     @property
     def emits_records(self) -> bool:
-        """At any time."""
+        """Whether it emits records, now or later."""
         return self.slow_ns is not None or self.sample > 0 or self.records_later

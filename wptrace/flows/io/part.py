@@ -27,11 +27,11 @@ Distributions = dict[Group, dict[str, Distribution]]
 
 
 class Tracing(NamedTuple):
-    """A trace whose programs are attached."""
+    """A trace with its programs attached."""
 
     loaded: Loaded
     names: Sequence[str]
-    """Of devices, by slot; changed in place."""
+    """Names of devices by slot; changed in place."""
     reader: Reader
     recorder: CaptureOutput | None
 
@@ -41,58 +41,58 @@ class Tracing(NamedTuple):
 
 
 class Part:
-    """The flow calls each method of all of its parts, in the order in which they stand here."""
+    """A part. The flow calls each method of all of its parts, in this order."""
 
     kinds: tuple[Kind, ...] = ()
     """Kinds with rows of their own."""
     stages: Collection[str] = ()
-    """Stages whose hooks are attached for it alone."""
+    """Stages whose hooks are attached only for this part."""
     hooks: tuple[Hook, ...] = ()
-    """Those that serve no stage."""
+    """Hooks that serve no stage."""
 
     ring: Ring | None = None
-    """That of its records, if they are those of the flow."""
+    """The ring of its records, if it supplies the flow's."""
 
     def __init__(self) -> None:
         self.cells: dict[str, Cells] = {}
-        """What the programs count for it, by the name of the table; made at the start."""
+        """The cells that programs count for this part, by name of the table; filled at the start."""
 
     # --- The start ------------------------------------------------------------------------------------------------
 
     def row_bytes(self, obj: BpfObject) -> int:
-        """How large the rows of one device are, on each CPU."""
+        """The size of a device's rows on each CPU."""
         return 0
 
     def prepare(self, obj: BpfObject, slots: int) -> None:
-        """Set constants of the programs and sizes of maps before they load, with rows for so many devices."""
+        """Set constants of the programs and sizes of maps before the load, with rows for so many devices."""
 
     def start(self, tracing: Tracing) -> None:
-        """Make what reads the maps of the programs."""
+        """Make the readers of the programs' maps."""
 
     @property
     def chosen(self) -> dict[str, Any]:
-        """What the user chose, for the first line of a trace."""
+        """Settings that the user chose, for the first line of a trace."""
         return {}
 
     def notes(self, loaded: Loaded) -> list[str]:
         return []
 
     def begin(self, obj: BpfObject) -> None:
-        """From now on the programs trace."""
+        """Begin: the programs count from now on."""
 
     # --- Reading --------------------------------------------------------------------------------------------------
 
     def refresh(self, obj: BpfObject, devices_changed: bool) -> None:
-        """Before the cells are read."""
+        """Called before the cells are read."""
 
     def rename(self, slot: int, name: str) -> None:
-        """A slot becomes that of another device; nothing is counted in it meanwhile."""
+        """Give a slot to another device; nothing is counted in it meanwhile."""
         for cells in self.cells.values():
             if isinstance(cells, DeviceCells):
                 cells.rename(slot, name)
 
     def untimed(self) -> Counter[Group]:
-        """How many of each group were counted without being timed."""
+        """The number of objects of each group that were counted but not timed."""
         found = Counter[Group]()
         for cells in self.cells.values():
             if cells.counts("untimed"):
@@ -107,7 +107,7 @@ class Part:
                 merge(found, group, stages)
 
     def add_copies(self, found: Distributions) -> None:
-        """Add rows that are made of those that are complete."""
+        """Add rows that are derived from complete ones."""
 
     def add_counters(self, found: dict[Group, Counter[str]]) -> None:
         for cells in self.cells.values():
@@ -115,36 +115,36 @@ class Part:
                 found.setdefault(group, Counter()).update(counts)
 
     def noted(self, obj: BpfObject) -> dict[Cause, int]:
-        """What costs neither an operation nor a request."""
+        """Losses that cost neither an operation nor a request."""
         return {}
 
     @property
     def folded(self) -> dict[Group, int]:
-        """How often each group was added to that of the others."""
+        """How often each group was added to the group of the others."""
         return {}
 
     def fold(self, cells: Distributions, counters: Counters) -> tuple[Distributions, Counters]:
-        """Make the rows that a report has."""
+        """Make the rows of a report."""
         return cells, counters
 
     def events(self, found: Sequence[Event]) -> Sequence[Event]:
-        """Those that came since the last call, of the parts before this one as well."""
+        """Return the events since the last call, after those of earlier parts."""
         return found
 
     # --- The end --------------------------------------------------------------------------------------------------
 
     def retarget(self, obj: BpfObject, wanted: Filter) -> None:
-        """From now on the filter is this one."""
+        """Change the filter."""
 
     def emit(self, slow_ns: int | None, sample: int, limit: int) -> None:
-        """From now on records are of those that take so long, and of one in so many; of at most `limit` a second."""
+        """Emit records of objects that take this long, and of one in `sample`; at most `limit` a second."""
 
     def save(self, one_in: int) -> None:
-        """A record of one in so many is enough; 0: as many as are wanted."""
+        """Emit a record of at most one in so many; 0 for as many as are wanted."""
 
     @property
     def lists(self) -> dict[str, list[dict[str, Any]]]:
-        """Further parts of the summary."""
+        """Return further parts of the summary."""
         return {}
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`wptrace io`: the whole path of reads and writes, from the system call to the device and back to the task.
 
-What an option adds is a part (wptrace/flows/io/part.py). Here is what holds them together.
+Each option adds a part (wptrace/flows/io/part.py); this module holds them together.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ from wptrace.model.report import Counters, Event, InFlight, Snapshot, Source, St
 if TYPE_CHECKING:
     from wptrace.flows.io.parts.shed import PathShedder
 
-# What parts turn on; in the object it is on, so that all of it is seen to load.
+# Features that parts turn on. The object has them on by default, so that a plain load verifies all of it.
 _OPTIONAL = ("emits_records", "interference", "following", "stacked", "watches_remote")
 _LAST_MOMENT_S = 0.1
-# A bio that was queued before tracing began gets its request within this time.
+# The time within which a bio that was queued before the trace gets its request.
 _SETTLES_NS = 1_000_000_000
 
 
@@ -120,7 +120,7 @@ class PathFlow(Flow):
 
     @property
     def is_remote(self) -> bool:
-        """Whether other machines or processes serve files that are asked for."""
+        """Whether wanted files are served by other machines or processes."""
         return bool(self._devices.remotes)
 
     def plan(self) -> list[str]:
@@ -147,7 +147,7 @@ class PathFlow(Flow):
         filters.apply(obj.bss, self._options.filter, self.filters)
 
     def start(self, reader: Reader) -> Start:
-        # Before any program is there. What is not permitted, those say.
+        # Measured before any program is loaded. If it is not permitted, loading will fail with the reason.
         self._slow_path_ns = 0.0
         with suppress(WptraceError):
             if self.follows_operations and calls.are_all_that_is_left():
@@ -193,7 +193,7 @@ class PathFlow(Flow):
         return found + filters.notes(self._options.filter, self.filters)
 
     def _watched_whole(self) -> list[blockdev.Extent]:
-        """Of which each request has a row."""
+        """Extents with a row for each request."""
         return [] if self._options.filter or self._options.guest is not None else self._devices.extents
 
     # --- Other devices, other filters -------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ class PathFlow(Flow):
         self.read_cells()
 
     def retarget(self, wanted: Filter) -> None:
-        """From now on other requests, without a new start. What is in flight keeps what was decided for it."""
+        """Change the filter without a restart. Objects in flight keep the earlier decision."""
         filters.apply(self._obj.bss, wanted, self.filters)
         self._options = self._options._replace(filter=wanted)
         self._books.unseen = Unseen(self._watched_whole())
@@ -220,9 +220,9 @@ class PathFlow(Flow):
             part.retarget(self._obj, wanted)
 
     def emit_records(self, slow_ns: int | None, sample: int = 0, limit: int = 0) -> None:
-        """From now on records of those that take so long, and of one in so many, or of none; without a new start.
+        """Change which operations get a record: those that take this long, one in `sample`, or none.
 
-        It was started with `records_later`. What begins before this is over has a record only if it had one before.
+        The flow has to be started with `records_later`. An operation that is already in flight keeps what was decided.
         """
         for part in self._parts:
             part.emit(slow_ns, sample, limit)
@@ -234,7 +234,7 @@ class PathFlow(Flow):
     # --- Reading --------------------------------------------------------------------------------------------------
 
     def read_cells(self) -> dict[Group, dict[str, Distribution]]:
-        """Read the cells, and what they say about all, including those that were only counted."""
+        """Read the cells, extrapolated to objects that were only counted."""
         changed = self._devices.refresh(self._obj, self._rename, self._slots_in_flight)
         if changed:
             self._books.unseen.compare(self._watched_whole())
@@ -247,7 +247,7 @@ class PathFlow(Flow):
                 cells.read()
             part.add_distributions(timed)
             untimed.update(part.untimed())
-        # Interference is counted before the operation itself: one may be there without the other for a moment.
+        # Interference is counted before its operation, and may be there without it for a moment.
         whole = {group: stages for group, stages in timed.items() if TOTAL in stages}
         found = self._sampling.whole(whole, untimed)
         for part in self._parts:
@@ -284,7 +284,7 @@ class PathFlow(Flow):
         read = books.read(starts, ran, noted, given_up, self._stopped)
         read = {kind.book: read[kind.book] for kind in self.verdict_kinds}
         folded = {group: count for part in self._parts for group, count in part.folded.items()}
-        return self._taken(read, found, self._counters(), ran.values(), folded=folded)
+        return self._snapshot(read, found, self._counters(), ran.values(), folded=folded)
 
     def folded(self, cells: Distributions, counters: Counters) -> tuple[Distributions, Counters]:
         for part in self._parts:
@@ -344,7 +344,7 @@ class PathFlow(Flow):
     # --- The end --------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Takes no new ones, gives those in flight a moment to end, and detaches."""
+        """Stop new operations, give those in flight a moment to end, and detach."""
         loaded = self._running
         self._books.unseen.read_disks()
         loaded.obj.bss.tracing = False
@@ -363,7 +363,7 @@ class PathFlow(Flow):
 
 
 def _recorder_fits() -> Check:
-    """The one that the manual names."""
+    """Check for the size of recorder that the manual names."""
     from wptrace.flows.io.parts import recorder
 
     size = RecorderSize.of_time(30_000_000_000).bytes

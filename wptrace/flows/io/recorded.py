@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from wptrace.capture.layout import Described
 
 _HALF = (1 << 32) - 1
-# What seems to come after the end, by the clocks of two CPUs, comes with it.
+# By the clocks of two CPUs a point may seem to come after the end; it is taken to come with the end.
 _LATER = _HALF - 0xFFFFF
 _NO_TASK = (0, "", "")
 _NO_SECTOR = (1 << 64) - 1
 _NO_CPUS = dict.fromkeys(("submit", "issue", "irq", "complete", "wake"))
-# Of the kernel's own flags (enum req_flag_bits), by the names that letters are made of.
+# Flags of the kernel (enum req_flag_bits), by the names that the letters are made from.
 FLAGS = {"SYNC": "sync", "META": "meta", "FUA": "fua", "PREFLUSH": "preflush", "RAHEAD": "rahead"}
-# From one of these times to the next. Of a call that waited the last but one is when its task ran again.
+# Stages between consecutive times. For a call that waited, the last time but one is when its task ran again.
 _OF_CALL = ("fs", "throttle", "queue", "driver", "device", "complete", "wakeup")
 _ASYNCHRONOUS = ("submit", "fs", "throttle", "queue", "driver", "device", "complete")
 _OF_REQUEST = ("throttle", "queue", "driver", "device", "complete")
@@ -47,16 +47,16 @@ RECORDED = Raw(
 
 
 class Names(NamedTuple):
-    """What records have numbers for."""
+    """Names that records refer to by number."""
 
     tasks: Mapping[int, tuple[int, str, str]] = {}
-    """By thread: process, cgroup, name."""
+    """By tid: pid, cgroup and name."""
     files: Mapping[tuple[int, int], str] = {}
-    """By device and inode."""
+    """Paths by device and inode."""
 
 
 class Recorded:
-    """Makes events, and spans of requests, of such records."""
+    """Makes events, and spans of requests, from these records."""
 
     def __init__(self, layout: Described) -> None:
         self.rows, fields = layout.struct(layout.record).packed()
@@ -84,7 +84,7 @@ class Recorded:
     # --- Times --------------------------------------------------------------------------------------------------------
 
     def _ages(self, record: Sequence[Any], unit: int) -> list[int]:
-        """How long before the end each point of a request was."""
+        """The time from each point of a request to the end."""
         end = record[self._at["end_ns"]] >> unit
         ages = [(end - time) & _HALF for time in self._points(record)]
         if max(ages) >= _LATER:
@@ -92,7 +92,7 @@ class Recorded:
         return [age << unit for age in ages] if unit else ages
 
     def _both(self, record: Sequence[Any], interface: int) -> tuple[dict[str, int], int]:
-        """Stages and the whole time of an operation with its request."""
+        """Stages and total of an operation with its request."""
         ages = self._ages(record, 0)
         start, other = self._outer(record)
         end = record[self._at["end_ns"]]
@@ -108,7 +108,7 @@ class Recorded:
                 at = age
             else:
                 stages[name] = 0
-        # The end of an asynchronous one is when it is reported: nobody runs again and returns.
+        # An asynchronous operation ends when it is reported: no task runs again and returns.
         stages["wakeup" if interface else "return"] = at
         if interface and not stages["submit"]:
             del stages["submit"]
@@ -136,7 +136,7 @@ class Recorded:
         stages_at = at["stages"]
         disk_at = at["dev"]
         tasks, files, letters = self.names.tasks, self.names.files, Made(lambda key: self._letters(*key))
-        # Each time: a slot may be of another device by now.
+        # Made for each call: a slot may have been given to another device.
         groups = Made(lambda key: self._group(*key))
         for record in records:
             bits = record[kind_at]
@@ -176,7 +176,7 @@ class Recorded:
                 fields["deleted"], fields["interference"] = None, []
             if kind in ("both", "request"):
                 where = record[sector_at]
-                # A flush has none.
+                # A flush has no sector.
                 fields["sector"] = where if where != _NO_SECTOR else 0
                 fields["bytes"] = record[bytes_at]
                 op = self._block_ops[record[op_at]]
@@ -196,7 +196,7 @@ class Recorded:
     # --- Requests -----------------------------------------------------------------------------------------------------
 
     def spans(self, records: Sequence[Sequence[Any]], owners: OwnerNames) -> Iterator[Span | None]:
-        """One for each record that tells of a request."""
+        """A span for each record of a request."""
         at, tasks = self._at, self.names.tasks
         kind_at, stages_at, end_at, tid_at = at["kind"], at["stages"], at["end_ns"], at["tid"]
         slot_at, op_at, bytes_at = at["slot"], at["op"], at["bytes"]

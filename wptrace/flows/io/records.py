@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Single operations and requests of the path flow: what a record holds (bpf_src/block/path/shared.h, segments.h)."""
+"""Single operations and requests of the path flow, from their records (bpf_src/block/path/shared.h, segments.h)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from wptrace.bpf.layout import Structure
     from wptrace.capture.layout import Described
 
-# The kernel's own.
+# The kernel's value.
 _NO_SECTOR = (1 << 64) - 1
 OBJECT = "io_path"
 _CHAIN = "cpus."
@@ -33,7 +33,7 @@ _CHAIN = "cpus."
 # By number (include/linux/interrupt.h), the same on all supported kernels.
 _SOFTIRQS = ("HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU")
 _IN_STORIES = {"irq_delay": "irq_off"}
-# And as captures have it that were made before it was called so.
+# The second name is that of earlier captures.
 _INTERFERENCE = ("interference", "noise")
 NO_STACK = WaitStack(SEVERAL, ())
 _KINDS = {"operation": OPERATION, "hit": HIT, "request": REQUEST}
@@ -41,16 +41,16 @@ _KINDS = {"operation": OPERATION, "hit": HIT, "request": REQUEST}
 Record = Row
 
 WHOLE = (*_INTERFERENCE, "before_wakeup", "commit", "events", "met", "trail", "waits")
-"""Members that are read only where there is something in them."""
+"""Members that are decoded only if they are not empty."""
 _RARE = (*WHOLE, "flush_before", "flush_behind", "held")
-"""Few records have anything in these."""
+"""Members that few records use."""
 
-# Numbers of usual records, which are shown as they are.
+# Numbers of ordinary records, which are shown unchanged.
 _NUMBERS = (
     *("start_ns", "end_ns", "handed_ns", "seen_ns", "offset", "length", "inode", "sector", "bytes", "user_data"),
     *("requests", "readahead", "dirty_ns"),
 )
-# What decides how a record is shown, beside its names.
+# The fields, besides names, that decide how a record is shown.
 _ALIKE = ("dev", "flags", "tgid", "tid", "kind", "op", "deleted", "interface", "request_op", "comm")
 
 RECORDS = Raw(
@@ -60,7 +60,7 @@ RECORDS = Raw(
         "interference_kind",
     ),
     constants=("NO_CPU", "SEGMENT_STAGE_BITS"),
-    # Who they are is in tables of the kernel.
+    # Owners are in tables of the kernel.
     without=("met",),
     tail=Tail("path", "path_end"),
     cgroup="cgroup",
@@ -68,14 +68,14 @@ RECORDS = Raw(
 
 
 def as_asked(interference: bool, neighbours: bool, segments: bool = False) -> Raw:
-    """Records of which the programs write no more than was asked for: what else there is lies at their end."""
+    """The layout of records without the trailing members that are off: programs write only what is on."""
     if segments:
         return RECORDS
     return RECORDS._replace(end="trail" if neighbours else "met" if interference else "interference")
 
 
 class Stories:
-    """Makes events of records. What records have in common (tasks, paths, devices) is made once."""
+    """Makes events from records. Values that records share (tasks, paths, devices) are made once."""
 
     def __init__(
         self,
@@ -85,13 +85,11 @@ class Stories:
         met: Callable[[Any], dict[str, Any]] | None = None,
         end: str = "",
     ) -> None:
-        """The names of cgroups are this machine's of now, unless they are given; `met` decodes who had the device.
-
-        Records end before a member.
-        """
+        """`cgroups` are those of this machine by default; `met` decodes who had the device; records end before the
+        member `end`."""
         whole: Structure = obj.struct("io_record")
         layout = whole.before(end)
-        # Most records tell of no interference, so that is left as it is until one does.
+        # Few records have interference, so its bytes are not decoded unless there is some.
         self.layout, self.fields = layout.packed(*WHOLE)
         self._at = {name: place for place, name in enumerate(self.fields)}
         self._interference_at = next((self._at[name] for name in _INTERFERENCE if name in layout.names), None)
@@ -102,7 +100,7 @@ class Stories:
         self._met, self._decode_neighbours = None if met is None else layout.member("met"), met
         self._waits = layout.member("waits") if "waits" in layout.names else None
         self.stack_of: Callable[[int], tuple[str, Sequence[str]]] = lambda number: NO_STACK
-        """The reason and functions of a wait, by their number in records."""
+        """The reason and the functions of a wait, by its number in records."""
         self._events = Events(layout.member("events"))
         self._silence = bytes(len(self._interferences) * (0 if self._interferer is None else self._interferer.size))
         self._chain = [field[len(_CHAIN) :] for field in self.fields if field.startswith(_CHAIN)]
@@ -118,7 +116,7 @@ class Stories:
         self._trails = self._trails_of(obj, layout) if "trail" in layout.names else None
         self.cgroups = CgroupNames() if cgroups is None else cgroups
         self.wall_offset_ns: int | None = None
-        """The offset from monotonic times to the time of day; None is that of now."""
+        """The offset from monotonic time to the time of day; None for the current one."""
         self.shape = self._shape()
 
     # --- Without an event for each (wptrace/model/rows.py) --------------------------------------------------------
@@ -135,7 +133,7 @@ class Stories:
         usual.append(f"not ({' or '.join(f'r[{place}]' for place in rare if not isinstance(empty[place], bytes))})")
         result, sector = f"r[{at['result']}]", f"r[{at['sector']}]"
         usual += [f"{result} >= 0", f"r[{at['offset']}] >= 0", f"{sector} != {_NO_SECTOR}"]
-        # Of these it matters whether there was any time, and of a request which error it has.
+        # For these it matters whether they took time, and for a request which error it has.
         times = [first + place for place, name in enumerate(self._stages) if name in SPARSE] + [at["dirty_ns"]]
         some = [f"r[{place}]" for place in times]
         key = [f"names[r[{at['slot']}]], cgroups[r[{at['cgroup']}]]", items(at[name] for name in _ALIKE)]
@@ -168,13 +166,13 @@ class Stories:
         return found
 
     def meet(self, records: Sequence[Record]) -> None:
-        """Look names up while those whose they are are likely to be there."""
+        """Look up names while their owners are likely to exist."""
         cgroup = self._at["cgroup"]
         for number in {record[cgroup] for record in records}:
             self.cgroups.of(number)
 
-    def told(self, records: Sequence[Record]) -> list[Record]:
-        """Those that say who was in the way."""
+    def with_culprits(self, records: Sequence[Record]) -> list[Record]:
+        """Return the records that name an interferer or a journal commit."""
         commit, nothing = self._at["commit"], self._no_commit
         interference, before, silence = self._interference_at, self._at.get("before_wakeup", 0), self._silence
         if interference is None:
@@ -184,7 +182,7 @@ class Stories:
     # --- An event for each ----------------------------------------------------------------------------------------
 
     def decode(self, records: Sequence[Record], wall_ns: int | None = None) -> Iterator[Event]:
-        # Each name is looked up once for all records: a dictionary for each of them would take most of the time.
+        # Each position is looked up once for all records: a dictionary for each record would take most of the time.
         (
             start_ns, end_ns, offset, length, result, cgroup, inode, sector, size, dev, flags, tgid, tid, requests,
             readahead, slot, kind_at, op_at, path_end, deleted, path_cut, comm_at, path_at,
@@ -200,7 +198,7 @@ class Stories:
         )  # fmt: skip
         met, before_wakeup, waits = (self._at.get(name, 0) for name in ("met", "before_wakeup", "waits"))
         interference, silence = self._interference_at, self._silence
-        # Captures of versions before these have none.
+        # Missing in captures of earlier versions.
         handed_ns, seen_ns, tag_queue = (self._at.get(name) for name in ("handed_ns", "seen_ns", "tag_queue"))
         trail, trails = self._at.get("trail", 0), self._trails
         first, chain = self._at["stages[0]"], self._at[_CHAIN + self._chain[0]]
@@ -259,7 +257,7 @@ class Stories:
             number = record[dev]
             if number:
                 where = record[sector]
-                # A flush has none.
+                # A flush has no sector.
                 fields["sector"] = where if where != _NO_SECTOR else 0
                 fields["bytes"] = record[size]
                 fields["rwbs"] = letters[block_ops[record[request_op]], record[flags]]
@@ -299,7 +297,7 @@ class Stories:
         return wall_offset_ns() if self.wall_offset_ns is None else self.wall_offset_ns
 
     def decode_short(self, records: Sequence[Record]) -> Iterator[Event]:
-        """As much of them as figures are made of and filters ask for, in a part of the time."""
+        """Decode only what figures and filters need, in a fraction of the time."""
         at = self._at.__getitem__
         tgid, tid, name, cgroup, path_at, path_end, path_cut = map(
             at, ("tgid", "tid", "comm", "cgroup", "path", "path_end", "path_cut")
@@ -351,7 +349,7 @@ class Stories:
         return {name: cpu if cpu != self._no_cpu else None for name, cpu in zip(self._chain, chain)}
 
     def _commit_fields(self, data: bytes) -> dict[str, Any]:
-        """The number alone where nothing more is known of it."""
+        """Only the number, if nothing else is known."""
         one = self._commit.unpack(data, 0)
         if not one.pid:
             return {"transaction": one.transaction}
@@ -366,7 +364,7 @@ class Stories:
             "transaction": one.transaction,
             "pid": one.pid,
             "comm": comm(one.comm),
-            # What a filter leaves out is not known.
+            # Unknown if a filter left out its requests.
             **({} if one.filtered else wrote),
             "ns": one.ns,
             "handles": one.handles,
@@ -379,8 +377,8 @@ class Stories:
         for one in () if self._waits is None else self._waits.unpack(data, 0):
             if one.stack:
                 reason, functions = self.stack_of(one.stack)
-                told = {"stage": self._stages[one.stage], "reason": reason, "ns": one.ns, "count": one.count}
-                found.append({**told, "stack": list(functions)})
+                entry = {"stage": self._stages[one.stage], "reason": reason, "ns": one.ns, "count": one.count}
+                found.append({**entry, "stack": list(functions)})
         return found
 
     def _interference(self, data: bytes) -> Iterator[dict[str, Any]]:
@@ -402,7 +400,7 @@ class Stories:
 
 
 class Made(dict[Any, Any]):
-    """Values made from parts of records, by these parts; records with the same part share one."""
+    """A cache of values made from parts of records: records with the same part share the value."""
 
     def __init__(self, make: Callable[[Any], Any]) -> None:
         super().__init__()
@@ -428,7 +426,7 @@ def maj_min(number: int) -> str:
 
 
 class Trails:
-    """`letters` and `numbers` make words of an operation with flags, and of a device."""
+    """Decodes segments. `letters` and `numbers` name an operation with its flags, and a device."""
 
     def __init__(
         self,
@@ -447,9 +445,9 @@ class Trails:
         self._nothing = bytes(codec.size)
 
     def decode(self, data: bytes, start_ns: int) -> tuple[list[Segment], int, list[Child]]:
-        """Stretches, how many more there were, requests in the order in which they were queued.
+        """Return segments, how many more there were, and requests in the order in which they were queued.
 
-        A ValueError where they go back in time, as those of no program do.
+        Raises ValueError if segments go back in time, which no program writes.
         """
         if data == self._nothing:
             return [], 0, []
@@ -476,7 +474,7 @@ class Trails:
                 {name: at - start_ns for name, at in vars(one.times).items()},
                 {
                     "maj_min": self._numbers(one.dev),
-                    # A flush has none.
+                    # A flush has no sector.
                     "sector": int(one.sector) if one.bytes else 0,
                     "bytes": int(one.bytes),
                     "rwbs": self._letters(one.op, one.flags),
@@ -487,7 +485,7 @@ class Trails:
 
 
 def of_request(stages: Mapping[str, int]) -> list[Segment]:
-    """It passes its stages one after the other."""
+    """The segments of a request, which passes its stages in order."""
     found, begin = [], 0
     for name, ns in stages.items():
         if ns:

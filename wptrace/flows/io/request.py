@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`wptrace io --level request`: requests from Q to C, whose they are, and who sleeps for them.
+"""`wptrace io --level request`: requests from Q to C, with their owners and the tasks that sleep for them.
 
-No operations: where these are found by system calls alone, each system call of the machine pays for that.
+Operations are not followed: if only system calls reveal them, every system call of the machine pays for that.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class RequestFlow(PathFlow):
     hooks = io_hooks.of_requests()
 
     def __init__(self, options: Options, why: str = "") -> None:
-        """`why` is the reason where nobody asked for this level."""
+        """`why` is the reason if the user did not ask for this level."""
         super().__init__(options)
         self._why = [f"requests alone: {why}"] if why else []
         if self.is_remote:

@@ -10,12 +10,12 @@ from wptrace.engine.cells import Cells
 from wptrace.model.kind import Group
 
 _EVENTS = "events."
-# How those of a stack hang together, and what the path level notes for itself.
+# Events that link stacked devices, and notes of the path level for itself.
 _NO_EVENTS = ("below", "inline_")
 
 
 def counted(cells: Cells) -> dict[Group, dict[str, int]]:
-    """Of each row the counters that its kind declares, as far as these cells have them."""
+    """The counters of each row that its kind declares, if these cells have them."""
     found: dict[Group, dict[str, int]] = {}
     for group, counts in cells.counters.items():
         row = found[group] = {}
@@ -27,14 +27,14 @@ def counted(cells: Cells) -> dict[Group, dict[str, int]]:
 
 
 class Events:
-    """Of single requests, as records have them in a few bytes."""
+    """Decodes the events of single requests, which records pack into a few bytes."""
 
     def __init__(self, codec: Any) -> None:
         self._codec = codec
         self._nothing = bytes(codec.size)
 
     def fields(self, data: bytes) -> dict[str, Any]:
-        """Return the fields of a request for its events; empty where nothing happened."""
+        """Return the fields for the events of a request; empty if there were none."""
         if data == self._nothing:
             return {}
         found = dict(zip(self._codec.fields, self._codec.struct.unpack(data)))
@@ -42,13 +42,13 @@ class Events:
         return {"events": events} if events else {}
 
 
-# Before 6.12; then it is a value of an enum, named only later.
+# The bit before 6.12; later it is the value of an enum, which is looked up by name.
 _TIMED_OUT_BEFORE = 21
 _TIMED_OUT = "__RQF_TIMED_OUT"
 
 
 def timed_out_bit() -> int:
-    """Which of a request's flags says that its time ran out."""
+    """The flag of a request that timed out."""
     named = vmlinux().enum_value("rqf_flags", _TIMED_OUT)
     found = named if named is not None else vmlinux().nameless_value(_TIMED_OUT)
     return _TIMED_OUT_BEFORE if found is None else found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules of the verdict of `wptrace io` beyond those of any flow (docs/verdict.md)."""
+"""Rules of the verdict of `wptrace io` in addition to those of every flow (docs/verdict.md)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wptrace.model.kind import ALL, CALL, NOBODY, OTHERS, TOTAL, CounterField, G
 from wptrace.model.report import BYTES, Event, Finding, Report
 
 BLAME_SHARE = 0.1
-"""A task that was in the way for this share of the time of all operations is named."""
+"""A task that delayed operations for this share of their time is named."""
 
 _ADVICE = {
     **verdict.TIMED.advice,
@@ -28,23 +28,23 @@ _ADVICE = {
 }
 
 NEIGHBOUR_SHARE, NEIGHBOUR_HAD, NEIGHBOUR_WAITS = 0.1, 0.5, 5
-"""Reported: an owner whose requests wait this share of their time, so often at least, while others have this share of
-the device."""
+"""An owner is reported if its requests wait for this share of their time, at least this often, while others have this
+share of the device."""
 _HOLDERS = 3
-"""So many of them are named who had that share together."""
+"""At most this many owners that had the device together are named."""
 _ALIKE = 0.8
-"""Of several that wait, those whose share is that of the worst are as bad, and the one that waited longest is named. Of
-several that had the device, the next one is named with the one before it if it had as much."""
+"""Owners with this fraction of the largest share are considered equal. Of those that wait, the one that waited longest
+is named; of those that had the device, each next one is named if it equals the one before it."""
 LARGE = 1 << 20
-"""Operations of so many bytes in the mean take their time to be prepared."""
+"""Operations of this mean size take notable time to prepare."""
 MOST_OF_STAGE = 0.4
-"""What took this share of a stage has the advice."""
+"""The share of a stage from which on a wait supplies the advice."""
 _MIXED = 0.05
-"""A system call with this part of the operations makes them a mixture."""
+"""A second system call with this share of the operations makes them a mixture."""
 
-# Those of the block layer are part of somebody's request.
+# Flushes of the block layer are part of a request.
 _FLUSH = "flush"
-# So many children are named.
+# At most this many children are named.
 _NAMED = 3
 _FS_OF_LARGE = (
     "their size: the memory of such large operations is pinned, and their requests are made, before the device has all"
@@ -65,7 +65,7 @@ def cached(case: Case) -> Finding | None:
 
 
 def largest(case: Case) -> Finding | None:
-    """Where the time went; the stacked device that had it, where one had."""
+    """The stage that took the most time, with the stacked device that caused it."""
     found = verdict.largest(case)
     if found is None or found.group is None:
         return found
@@ -82,7 +82,7 @@ def largest(case: Case) -> Finding | None:
 
 
 def _with_waits(case: Case, found: Finding) -> Finding:
-    """What it waited for, and what to do about the most of that."""
+    """Add the waits of the stage, and the advice for the largest of them."""
     group = found.group
     if group is None:
         return found
@@ -111,7 +111,7 @@ def _with_waits(case: Case, found: Finding) -> Finding:
 
 
 def _dirtied_by(report: Report, written: Group) -> str:
-    """Whose most of that is what the kernel writes back of a device, where that is followed (--writeback, --by)."""
+    """The owner of most of the data that the kernel writes back to a device, if that is known (--writeback, --by)."""
     if not any(group.kind.name == WRITEBACK.name for group in report.cells):
         return ""
     moved = Counter[str]()
@@ -122,7 +122,7 @@ def _dirtied_by(report: Report, written: Group) -> str:
 
 
 def _layer(case: Case) -> str:
-    """Whose own time is the most."""
+    """The stacked device with the most time of its own."""
     times: Counter[str] = Counter()
     for group, found in case.report.cells.items():
         if group.kind is LAYER and "layers" in found and group.values[0] is not ALL:
@@ -131,7 +131,7 @@ def _layer(case: Case) -> str:
 
 
 def tail(case: Case) -> Finding | None:
-    """That of one system call: fdatasync and sync_file_range are not one distribution."""
+    """The tail of a single system call: fdatasync and sync_file_range do not share a distribution."""
     found = verdict.tail(case)
     if found is None or found.group is None:
         return found
@@ -144,7 +144,7 @@ def tail(case: Case) -> Finding | None:
 
 _BEHIND, _RAN, _IRQ_OFF = "behind", "ran", "irq_off"
 _STAGES = {_BEHIND: "journal", _RAN: "wakeup", _IRQ_OFF: "complete"}
-"""Rules that name a task, with their stage."""
+"""Rules that name a task, and their stage."""
 IN_THE_WAY = Kind(
     "in_the_way",
     Noun("task"),
@@ -152,11 +152,11 @@ IN_THE_WAY = Kind(
     book="",
     counters=(CounterField(NS, "for how long it was in the way of operations that were shown one by one", "ns"),),
 )
-"""A task that others waited for: counters alone."""
+"""The counters of a task that others waited for."""
 
 
 class InTheWay:
-    """Tasks that were in the way of single operations, so many of them at most."""
+    """Tasks that delayed single operations, of which a limited number is kept."""
 
     _MOST = 4096
 
@@ -164,12 +164,12 @@ class InTheWay:
         self._times: Counter[Group] = Counter()
 
     def add(self, event: Event) -> None:
-        # Those of a capture may have any fields.
+        # Events of a capture may have any fields.
         with suppress(LookupError, TypeError, AttributeError):
             self._add_of(event)
 
     def _add_of(self, event: Event) -> None:
-        # What a task itself had put most into is its own wait.
+        # If most of the commit was the task's own work, it waited for itself.
         most = event.fields.get("commit", {}).get("most")
         if most and most["pid"] != event.fields["pid"]:
             self._add(_BEHIND, most["comm"], most["pid"], event.stages.get("journal", 0))
@@ -208,7 +208,7 @@ def _named(rule: str) -> Rule:
 
 
 def woken(case: Case) -> Finding | None:
-    """Where no operations are followed: tasks that did not run when their requests were complete."""
+    """At levels that follow no operations: tasks that did not run once their requests were complete."""
     found = case.heaviest(SLEEP)
     if found is None:
         return None
@@ -221,8 +221,8 @@ def woken(case: Case) -> Finding | None:
 
 
 def owner(case: Case) -> Finding | None:
-    """With --by: who had most of the device's time."""
-    # What a filter leaves out had it as well, where somebody looks.
+    """With --by: the owner that had most of the device's time."""
+    # Requests that a filter leaves out used the device as well, if they are followed.
     times: Counter[str] = Counter()
     for group, counts in case.report.counters.items():
         if group.kind is HAD and group.label("op") != _FLUSH:
@@ -237,7 +237,7 @@ def owner(case: Case) -> Finding | None:
         return None
     figures = {"share": named[who] / sum(times.values()), "owners": len(times)}
     if times[OTHERS]:
-        # So many that they have no rows of their own.
+        # Too many to have rows of their own.
         figures["more"] = 1
     if any(book.noted.get(NEIGHBOUR_UNKNOWN) for book in case.report.books.values()):
         figures["partial"] = 1
@@ -245,7 +245,7 @@ def owner(case: Case) -> Finding | None:
 
 
 def _owner_of(filtered: bool, partial: bool) -> Rule:
-    """The same where filters or partitions leave out others, and nobody looks at the rest."""
+    """The rule for traces in which filters or partitions leave out other requests."""
 
     def found(case: Case) -> Finding | None:
         finding = owner(case)
@@ -254,7 +254,7 @@ def _owner_of(filtered: bool, partial: bool) -> Rule:
         figures = dict(finding.figures)
         if filtered and not any(group.kind is HAD for group in case.report.counters):
             if figures["owners"] == 1:
-                # That one is alone among those whom a filter asks for says nothing.
+                # That it is the only one that passes the filter means nothing.
                 return None
             figures["filtered"] = 1
         if partial:
@@ -266,9 +266,9 @@ def _owner_of(filtered: bool, partial: bool) -> Rule:
 
 
 def neighbour(case: Case) -> Finding | None:
-    """With --neighbours: whose waits took most of the time of its requests, and who had the device meanwhile.
+    """With --neighbours: the owner whose requests spent most of their time waiting, and who had the device meanwhile.
 
-    Who has most of the device himself waits for himself, and is nobody's victim.
+    An owner that has most of the device itself waits for itself.
     """
     times = _times_by_owner(case.report)
     every = neighbours.of(case.report.counters)
@@ -297,7 +297,7 @@ def neighbour(case: Case) -> Finding | None:
             words = who[0] if count == 1 else f"{', '.join(who[:-1])} and {who[-1]}"
             break
     else:
-        # An accusation takes a majority: these are many.
+        # A single one needs a majority to be named: these are many.
         had, words = 1 - one.meanwhile.get(one.owner, 0) / one.meanwhile_ns, "many others"
         figures["many"] = 1
     figures = {**figures, "had": had, "waits": one.waits, "unknown": unknown}
@@ -305,7 +305,7 @@ def neighbour(case: Case) -> Finding | None:
 
 
 def _times_by_owner(report: Report) -> Counter[tuple[object, str]]:
-    """Of requests, by device and owner."""
+    """The device time of requests, by device and owner."""
     found: Counter[tuple[object, str]] = Counter()
     for group, counts in report.counters.items():
         if group.kind is HAD and counts.get(WHOLE):
@@ -319,7 +319,7 @@ def _times_by_owner(report: Report) -> Counter[tuple[object, str]]:
 
 
 BLOCK = verdict.TIMED._replace(advice=_ADVICE)
-"""Of requests alone."""
+"""The rules for requests alone."""
 
 
 def path(
@@ -328,10 +328,10 @@ def path(
     interference: bool = False,
     partial: bool = False,
 ) -> Rules:
-    """Of operations, with the tasks that were in the way of those that were shown.
+    """The rules for operations, with the tasks that delayed the shown ones.
 
-    The `children` are those of a process that was asked for. Where it is `filtered`, what is counted is not all that
-    the devices did; where it is `partial`, it is that of partitions.
+    `children` are those of a process that was asked for. With `filtered`, a filter leaves out part of the devices'
+    work; with `partial`, only partitions are traced.
     """
     advice = dict(_ADVICE)
     if interference:

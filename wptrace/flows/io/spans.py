@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When requests were queued, issued and completed, and whose they were, by their records.
+"""When requests were queued, issued and completed, and their owners, from records.
 
-A record tells of one request: of the one that an operation made, or of one that nobody waits for. Of an operation that
-made several, it tells sums of stages alone, from which no times can be made.
+A record has a single request: the only one of an operation, or one that nobody waits for. For an operation with several
+requests it only has sums of stages, from which the times cannot be recovered.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from wptrace.flows.io.records import Record
 
 BY = (CGROUP, PROCESS, THREAD, COMM)
-"""Owners that records tell."""
+"""Owners that are in the records."""
 
-# Requests that were merged end together, and are reported one soon after another.
+# Merged requests end together, and are reported within this time of each other.
 _MERGED = 1 << 12
-# More are looked up anew.
+# The size of the cache.
 _MOST_OWNERS = 1 << 16
-# From Q to D there may be several; behind them there are these.
+# Several stages may lie between Q and D; these come after D.
 _FIRST, _ISSUED, _LAST = "throttle", "driver", ("device", "complete")
 
 
 class Spans:
     def __init__(self, layout: Described, fields: Sequence[str], by: str) -> None:
-        """`fields` are those of the records in the order in which they come."""
+        """`fields` are those of the records, in order."""
         self.cgroups = CgroupNames(known={})
         self._at = {name: place for place, name in enumerate(fields)}
         self._names = layout.names
@@ -51,13 +51,13 @@ class Spans:
         self._reported: dict[tuple[int, int], None] = {}
 
     def of(self, records: Sequence[Record]) -> Iterator[Span | None]:
-        """One for each, where it tells of one."""
+        """Yield the span of each record, or None if it has no single request."""
         at = self._at.__getitem__
         kind, slot, op, dev, size, requests, readahead, start, end, events = map(
             at, ("kind", "slot", "request_op", "dev", "bytes", "requests", "readahead", "start_ns", "end_ns", "events")
         )
         first, driver, device, complete = map(at, self._stages)
-        # Captures of versions before these have none.
+        # Missing in captures of earlier versions.
         handed, seen = self._at.get("handed_ns"), self._at.get("seen_ns")
         names, ops, owners = self._names, self._ops, self._owners
         task_of = itemgetter(*map(at, ("comm", "tgid", "tid", "cgroup")))
@@ -72,7 +72,7 @@ class Spans:
                 and seen is not None
                 and record[dev]
                 and record[requests] - record[readahead] == 1
-                # Or it waited for one of an earlier operation as well.
+                # Otherwise it waited for the request of an earlier operation as well.
                 and record[seen] - record[handed] == record[device]
             ):
                 issued = record[handed] - record[driver]
@@ -88,7 +88,7 @@ class Spans:
             yield Span(names[record[slot]], ops[record[op]], owner, record[size], queued, issued, completed)
 
     def _is_reported(self, events: bytes, slot: int, seen_ns: int) -> bool:
-        """Bios of several operations may have been merged into one request, which each of them tells."""
+        """Whether a merged request was reported already: each operation with a bio in it reports it."""
         if not self._events.fields(events).get("events", {}).get("merged"):
             return False
         if (slot, seen_ns) in self._reported:
@@ -100,7 +100,7 @@ class Spans:
 
 
 class OwnerNames:
-    """Owners of one sort, by the name, process, thread and cgroup of tasks, as records have them."""
+    """Owners of one kind, made from the name, process, thread and cgroup in a record."""
 
     def __init__(self, by: str, name: Callable[[Any], str], cgroup: Callable[[Any], str]) -> None:
         self._by, self._name, self._cgroup = by, name, cgroup
@@ -112,13 +112,13 @@ class OwnerNames:
         return self._tasks.get(task) or self._new(*task)
 
     def _new(self, name: Any, pid: int, tid: int, cgroup: Any) -> Owner:
-        """That of a task seen for the first time, or not for long."""
+        """The owner of a task that is not in the cache."""
         if len(self._tasks) >= _MOST_OWNERS:
             self._tasks.clear()
             self._owners.clear()
             self._leaders.clear()
         if not pid:
-            # A flush that the block layer sends has the worker's thread alone.
+            # A flush of the block layer has only the thread of a worker.
             key: tuple[Any, ...] = ()
         elif self._by == CGROUP:
             key = (cgroup,)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of operations and bios in flight, as programs write them (bpf_src/block/path/state.h)."""
+"""The tables of operations and bios in flight, as the programs keep them (bpf_src/block/path/state.h)."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from wptrace.model.report import InFlight
 
 
 def path(names: bytes, cut: bool) -> str:
-    """A path from its names, the leaf's first, each with a NUL behind it."""
+    """A path from its names, the leaf first, each terminated by NUL."""
     parts = names.split(b"\0")[:-1][::-1]
-    # Bytes that are no UTF-8 survive as surrogates, as everywhere in Python's file names.
+    # Bytes that are not UTF-8 become surrogates, as in all of Python's file names.
     found = b"/".join(parts).decode("utf-8", "surrogateescape")
     return f".../{found}" if cut else f"/{found}" if parts else ""
 
 
 def path_in(layout: Any, record: memoryview) -> str:
-    """That of a file or a directory, in a record of which it is all there is."""
+    """The path in a record of a file or directory, which has nothing else."""
     values = dict(zip(layout.fields, layout.struct.unpack_from(record)))
     return path(bytes(values["path"])[: values["path_end"]], bool(values["path_cut"])) or "/"
 
 
-# What a request has reached, last point first, and the stage that it is in then.
+# The points that a request may have reached, the last one first, and the stage that it is in.
 _REACHED = (("seen", "complete"), ("handed", "device"), ("issued", "driver"))
 
 
 def waiting(
     obj: BpfObject, names: Sequence[str], now_ns: int, at_least_ns: int, anywhere: bool = True
 ) -> list[InFlight]:
-    """Operations, requests and bios of stacked devices, in flight for at least that long, oldest first.
+    """Operations, requests and bios of stacked devices that are in flight for at least that long, oldest first.
 
-    Unless those `anywhere` are asked for, an operation is left out until it is known to be of a followed device.
+    Unless `anywhere` is set, an operation is left out until it is known to be on a traced device.
     """
     ops, bios = obj.struct("op_state"), obj.struct("bio_state")
     kinds, block_ops, bio_kinds = obj.enum("op_kind"), obj.enum("block_op"), obj.enum("bio_kind")
@@ -61,7 +61,7 @@ def waiting(
             stage = "layers" if bio["layer"] and place not in made else "device"
             if owned and (place not in made or bio["op"] not in uppers):
                 uppers[bio["op"]] = dev, "layers" if bio["layer"] else "device"
-            # What is no layer may never be heard of again.
+            # The end of a bio that is no layer may never be seen.
             if not bio["layer"]:
                 continue
         else:
@@ -93,18 +93,18 @@ def _task(tid: int) -> dict[str, Any]:
 
 def _stage(bio: dict[str, Any]) -> str:
     stage = next((stage for point, stage in _REACHED if bio[f"done.times.{point}"]), "queue")
-    # Drivers without a hook of their own go from D to the device at once.
+    # Drivers without hooks have no time between D and H.
     return "device" if stage == "driver" else stage
 
 
-# Of stacked devices, or not queued yet: no requests.
+# Flags of bios that belong to stacked devices, or are not queued yet: they are no requests.
 _UPWARDS = ("above", "linked")
 
 _STRUCTS = {"ops": "op_state", "bios": "bio_state"}
 
 
 def in_use(obj: BpfObject) -> Iterator[int]:
-    """The places of both tables that are taken by what will end."""
+    """The used places of both tables that will be freed by an end."""
     upwards = [obj.enum("bio_kind").index(name) for name in _UPWARDS]
     for name, struct in _STRUCTS.items():
         layout = obj.struct(struct)
@@ -115,7 +115,7 @@ def in_use(obj: BpfObject) -> Iterator[int]:
 
 
 def values_in_flight(obj: BpfObject, **fields: str) -> set[int]:
-    """The values that a field of each table has in places that are taken, by the names of the tables."""
+    """The values of a field of each table in used places, by name of the table."""
     found: set[int] = set()
     for name, field in fields.items():
         layout = obj.struct(_STRUCTS[name])
@@ -125,13 +125,13 @@ def values_in_flight(obj: BpfObject, **fields: str) -> set[int]:
 
 
 def started(obj: BpfObject, name: str) -> int:
-    """How many operations or requests ever began: each place counts its own, behind its key."""
+    """How many operations or requests have ever begun: each place has a count after its key."""
     stride = obj.struct(_STRUCTS[name]).size
     return sum(obj.view(name).cast("Q")[1 :: stride // 8].tolist())
 
 
 def unplaced(obj: BpfObject) -> int:
-    """How many operations are in flight that have no request yet, so that their device is not known."""
+    """How many operations in flight have no request yet, so that their device is unknown."""
     layout, traced = obj.struct("op_state"), obj.constants["OP_TRACED"]
     kind, slot, above = (layout.fields.index(name) for name in ("kind", "slot", "above"))
     return sum(
@@ -142,7 +142,7 @@ def unplaced(obj: BpfObject) -> int:
 
 
 def operations(obj: BpfObject) -> Iterator[tuple[int, bool]]:
-    """The places of operations, and whether it is one that is traced, and not one that a filter leaves out."""
+    """The places of operations, each with whether it is traced and passes the filter."""
     layout = obj.struct("op_state")
     kind, traced = layout.fields.index("kind"), obj.constants["OP_TRACED"]
     for place, values in used(obj.view("ops"), layout):
@@ -150,10 +150,10 @@ def operations(obj: BpfObject) -> Iterator[tuple[int, bool]]:
 
 
 def give_up(obj: BpfObject, place: int) -> bool:
-    """The place is free: nothing ends this operation any more. Whether a request was to be counted with it."""
+    """Free a place whose operation is never ended; return whether a request was to be counted with it."""
     layout, memory = obj.struct("op_state"), obj.view("ops")
     only = layout.struct.unpack_from(memory, place * layout.size)[layout.fields.index("only")]
-    # Whoever has the place next would take it for his.
+    # The next user of the place must not find the old key.
     (at,) = (member.offset for member in layout.places if member.name == "only")
     memory[place * layout.size + at : place * layout.size + at + 4] = bytes(4)
     _free(memory, place * layout.size)
@@ -171,9 +171,9 @@ def _free(memory: memoryview, at: int) -> None:
 
 
 def used(memory: memoryview, layout: Any) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """The places of a table that are taken: their first eight bytes are not 0."""
+    """The used places of a table: their first eight bytes are not 0."""
     stride = layout.size
     keys = memory.cast("Q")[:: stride // 8].tolist()
-    # There are thousands of places, of which few are taken at a time.
+    # Few of the thousands of places are used at a time.
     for place in compress(range(len(keys)), keys):
         yield place, layout.struct.unpack_from(memory, place * stride)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stacks that tasks slept with, as programs keep them (bpf_src/block/path/waits.h), and what they say."""
+"""The stacks of sleeping tasks, as the programs keep them (bpf_src/block/path/waits.h), and their reasons."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from wptrace.kernel import cpus
 from wptrace.kernel.symbols import UNKNOWN, KernelSymbols
 
 _GENERATIONS = 63
-# Records and operations in flight may have numbers of stacks that left so many generations ago.
+# Records and operations in flight may refer to stacks that were freed up to this many generations ago.
 _REMEMBERED = 16
 _GONE = 1 << 63
-"""The key of no stack."""
+"""A key that no stack has."""
 
 
 class WaitStacks:
-    """By the number that programs have for each: 1 + its place + the places times its generation.
+    """Stacks by the number that programs use: 1 + place + places * generation.
 
-    A stack that leaves takes its number along, as the next one at its place is of another generation.
+    The number of a freed stack is not reused: the next stack at its place has another generation.
     """
 
     def __init__(self, obj: BpfObject, readable: bool = True, reasons: Sequence[Reason] = REASONS) -> None:
-        """Where none can be read, no wait has one."""
+        """If kernel stacks cannot be read, no wait has one."""
         self._obj, self._reasons = obj, reasons
         layout = self._layout = obj.struct("wait_stack")
         self.places = obj.length("wait_stacks")
@@ -49,7 +49,7 @@ class WaitStacks:
             obj.constants["WAIT_OTHER"]: several,
         }
         self._alike = {several.functions: several}
-        """By their functions: many numbers may be of one."""
+        """By functions: several numbers may have the same."""
 
     def __getitem__(self, number: int) -> WaitStack:
         found = self._found.get(number)
@@ -63,7 +63,7 @@ class WaitStacks:
         generation, place = divmod(number - 1, self.places)
         values = self._values(place)
         if values[self._generation] != generation:
-            # It left long ago.
+            # It was freed long ago.
             return ()
         if self._symbols is None:
             self._symbols = KernelSymbols()
@@ -71,7 +71,7 @@ class WaitStacks:
             self._symbols.refresh()
         names = []
         for frame in filter(None, values[self._frames]):
-            # It is where its call returns to, which may be behind the end of a function that never returns.
+            # A return address may lie beyond a function that never returns, so look up the call.
             name = self._symbols.name(frame - 1)
             names.append(name if name != UNKNOWN else f"{frame:#x}")
         return cleaned(names)
@@ -94,19 +94,19 @@ class WaitStacks:
         return self._found
 
     def numbers(self) -> list[int]:
-        """Of those that are there; frames come behind the key."""
+        """Numbers of the stacks in the table; frames follow the key."""
         every = ((place, self._values(place)) for place, key in enumerate(self._keys()) if key)
         return [1 + place + self.places * of[self._generation] for place, of in every if of[self._is_known]]
 
     def hide(self, numbers: Collection[int]) -> None:
-        """No program finds them again, and those that did have ended after the next barrier."""
+        """Hide stacks from the programs; those that have found them already end before the next barrier."""
         words = self._obj.view("wait_stacks").cast("Q")
         for number in numbers:
-            self[number]  # while its frames are there
+            self[number]  # Look it up while its frames are there.
             words[(number - 1) % self.places * self._layout.size // 8] = _GONE
 
     def give_up(self, numbers: Collection[int]) -> None:
-        """Others may have the places of those that are hidden."""
+        """Free the places of hidden stacks."""
         view, size = self._obj.view("wait_stacks"), self._layout.size
         for number in numbers:
             generation, place = divmod(number - 1, self.places)
@@ -115,7 +115,7 @@ class WaitStacks:
             self._found.pop(1 + place + self.places * older, None)
         there = set(self._found.values())
         self._alike = {names: one for names, one in self._alike.items() if one in there}
-        # Programs know some stacks by where their addresses lie, and look at the generation then.
+        # Programs cache the place of some stacks, and check the generation.
         cpus.barrier()
         for number in numbers:
             start = (number - 1) % self.places * size

@@ -16,7 +16,7 @@ def load(module: str, extra: str) -> Any:
     except Exception as error:
         package = module.partition(".")[0]
         why = "is not installed" if isinstance(error, ImportError) else f"cannot be loaded ({error})"
-        raise WptraceError(f"{extra} files take the Python package {package}, which {why}", hint=_how(extra)) from None
+        raise WptraceError(f"{extra} files need the Python package {package}, which {why}", hint=_how(extra)) from None
 
 
 def _how(extra: str) -> str:

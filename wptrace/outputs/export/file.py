@@ -28,7 +28,7 @@ class ExportFile:
         self.discarded = False
         self._check()
         if not os.access(path.parent, os.W_OK | os.X_OK):
-            raise WptraceError(f"{path} cannot be written: its folder is not there or takes no files")
+            raise WptraceError(f"{path} cannot be written: its folder does not exist or is not writable")
 
     def _check(self) -> None:
         """Check what is there already."""
@@ -42,7 +42,7 @@ class ExportFile:
             what = "a link" if stat.S_ISLNK(found.st_mode) else "no file"
             raise UsageError(f"{self.path} is {what}: an export makes a file of its own")
         if found.st_uid != os.geteuid():
-            raise UsageError(f"{self.path} belongs to somebody else: an export makes a file of its own")
+            raise UsageError(f"{self.path} belongs to another user: an export makes a file of its own")
 
     def _failed(self, error: OSError) -> WptraceError:
         return WptraceError(f"{self.path} cannot be written: {error.strerror or error}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the page of a report draws over time: columns of intervals, finer ones of events, and places on the device."""
+"""Data that a report draws over time: columns of intervals, finer ones of events, and places on the device."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class Times:
 
     def __init__(self) -> None:
         self._columns: list[_Column] = []
-        self._told: dict[Group, dict[str, Distribution]] = {}
-        self._told_bytes: Counter[Group] = Counter()
+        self._so_far: dict[Group, dict[str, Distribution]] = {}
+        self._bytes_so_far: Counter[Group] = Counter()
         self._candidates: set[Group] = set()
         self._last_ns = 0
 
@@ -87,9 +87,9 @@ class Times:
 
     def interval(self, report: Report) -> None:
         cells, moved = _cells(sums.wholes(report), self._apart(report)), sums.moved(report)
-        self._told_bytes += moved
+        self._bytes_so_far += moved
         for group, found in cells.items():
-            into = self._told.setdefault(group, {})
+            into = self._so_far.setdefault(group, {})
             for name, one in found.items():
                 if name in into:
                     into[name].merge(one)
@@ -102,10 +102,10 @@ class Times:
         wholes, apart = sums.wholes(report), self._apart(report)
         rest: dict[Group, dict[str, Distribution]] = {}
         for group, found in _cells(wholes, apart).items():
-            before = self._told.get(group, {})
+            before = self._so_far.get(group, {})
             rest[group] = {name: one.delta(before[name]) if name in before else one for name, one in found.items()}
         begin_ns = self._last_ns or report.ts_ns - report.duration_ns
-        self._add(begin_ns, report.ts_ns, rest, sums.moved(report) - self._told_bytes)
+        self._add(begin_ns, report.ts_ns, rest, sums.moved(report) - self._bytes_so_far)
         if len(self._columns) > 1:
             *earlier, last, short = self._columns
             # What is left of a second at the end would be drawn as a fall.
@@ -199,11 +199,11 @@ class Singles:
     def plain(self, found: Cells, places: Mapping[Group, int], since_ns: int) -> dict[str, Any]:
         """The columns, in ms how wide one is, and which metrics of which places they tell: all of what was counted."""
         columns = [(at * self._width_ns - since_ns, _with_sums(cells)) for at, cells in sorted(self._columns.items())]
-        told: _Stages = {}
+        summed: _Stages = {}
         for _, cells in columns:
-            _merge(told, cells)
+            _merge(summed, cells)
         keys = {group: _key(group) for group in places}
-        whole = {group: _told(told[key], found[group]) for group, key in keys.items() if key in told}
+        whole = {group: _complete(summed[key], found[group]) for group, key in keys.items() if key in summed}
         return {
             "width": ms(self._width_ns),
             "of": {places[group]: names for group, names in whole.items() if names},
@@ -277,7 +277,7 @@ def _both(one: _Column, other: _Column) -> _Column:
 
 
 def _with_sums(cells: _Stages) -> _Stages:
-    """What is of one device, and the sums over devices as well."""
+    """Add sums over devices to cells by device."""
     found: _Stages = {}
     for group, stages in cells.items():
         for one in {group, sums.whole(group)} if isinstance(group, Group) else {group}:
@@ -286,7 +286,7 @@ def _with_sums(cells: _Stages) -> _Stages:
 
 
 def _owner(group: Group, whose: Hashable) -> Hashable:
-    """What an owner did on all devices."""
+    """The key of an owner's cells on all devices."""
     return group.kind.noun, *group.values[1:], whose
 
 
@@ -299,12 +299,12 @@ def _key(group: Group) -> Hashable:
     return _owner(group._replace(values=(*group.values[:at], *group.values[at + 1 :])), whose)
 
 
-def _told(told: Mapping[str, _Sparse], found: Mapping[str, Distribution]) -> list[str]:
+def _complete(summed: Mapping[str, _Sparse], found: Mapping[str, Distribution]) -> list[str]:
     """The metrics of which nothing is missing."""
     count = found[TOTAL].count
-    if told[TOTAL].count != count:
+    if summed[TOTAL].count != count:
         return []
-    return [name for name, one in told.items() if name in found and _agree(one, found[name], count)]
+    return [name for name, one in summed.items() if name in found and _agree(one, found[name], count)]
 
 
 def _agree(one: _Sparse, other: Distribution, count: int) -> bool:

@@ -51,5 +51,5 @@ def _profile(name: str, unit: str, samples: list[list[int]], weights: list[int])
 
 def create(file: ExportFile, view: str, wanted: Wanted) -> SpeedscopeExport:
     if view != "stacks":
-        raise UsageError("speedscope files are of stacks: wptrace stacks has some")
+        raise UsageError("speedscope files hold stacks: use wptrace stacks")
     return SpeedscopeExport(file)

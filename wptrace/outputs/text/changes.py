@@ -10,7 +10,7 @@ from wptrace.analysis.changes import Change, Figure
 from wptrace.analysis.condition import Outcome
 from wptrace.analysis.diff import NOT_BY_OWNER, Difference, Pair
 from wptrace.analysis.measured import DEV, OWNED_BY, REST, SIZE, label_name
-from wptrace.analysis.reasons import EITHER, SHARED, Blame, Told, device_of, moved, newcomers, told
+from wptrace.analysis.reasons import EITHER, SHARED, Blame, ChangePart, device_of, moved, newcomers, parts_of
 from wptrace.analysis.reasons import came_and_went as came_and_gone
 from wptrace.analysis.split import SAME
 from wptrace.kernel.clock import clock_seconds
@@ -60,7 +60,7 @@ def noun(kind: Kind, op: str) -> str:
     return f"{printable(op)} {kind.noun.plural.rpartition('block ')[2]}".strip()
 
 
-def words_of(part: Told, change: Change, difference: Difference) -> str:
+def words_of(part: ChangePart, change: Change, difference: Difference) -> str:
     """Such as `in throttle of vda`."""
     if not part.reason:
         return "rest"
@@ -162,7 +162,7 @@ def sentences(change: Change, difference: Difference) -> Iterator[str]:
     mean, said = figures["mean"], set()
     if mean.real:
         took = f"{units.duration(mean.a)} -> {units.duration(mean.b)}"
-        parts = told(change)
+        parts = parts_of(change)
         said = {part.stage for part in parts}
         words = [
             f"{'' if part.sure else 'perhaps '}{_plain(part.ns, mean.change)} {words_of(part, change, difference)}"
@@ -293,7 +293,7 @@ def chance(difference: Difference) -> str:
 
 
 def outcome(one: Outcome) -> str:
-    """What came of a condition."""
+    """Describe the outcome of a condition."""
     words = one.condition.text
     if one.figure is None:
         return f"fail-if {words}: cannot be answered: {one.why}"

@@ -30,7 +30,7 @@ CHANCE = "~"
 
 
 class Ending(NamedTuple):
-    """What stands below the tables of all forms."""
+    """The lines below the tables, the same in all formats."""
 
     blame: Blame | None = None
     outcomes: Sequence[Outcome] = ()
@@ -349,7 +349,7 @@ def folded(difference: Difference, weight: str) -> Iterator[str]:
 
 
 def conclusion(difference: Difference) -> Iterator[str]:
-    """What is new, what changed and why, and what may be chance."""
+    """Say what is new, what changed and why, and what may be chance."""
     yield from changes.came_and_went(difference)
     for _, sentences in changes.findings(difference):
         yield from sentences

@@ -95,7 +95,7 @@ def longest_stage(event: Event) -> str:
 
 
 def advice(event: Event) -> str:
-    """What to look at for its longest stage."""
+    """The advice for the longest stage."""
     name = longest_stage(event)
     if name == UNATTRIBUTED or name not in event.group.kind:
         return ""

@@ -112,7 +112,7 @@ def _made_of(found: waits.Waits, width: int) -> Iterator[str]:
 
 
 def made_of(found: waits.Waits) -> list[str]:
-    """What operations waited for in a stage, and how often."""
+    """List the waits in a stage, and how often each occurred."""
     more = {one.reason: f"{one.waits:,}" for one in found.reasons}
     busy = [f"{share:.0%} {words.printable(what)}" for what, share in found.work[:_WORKS] if share >= _LEAST_WORK]
     more[waits.RUNNING] = ", ".join(busy)

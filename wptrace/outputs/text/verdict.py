@@ -33,7 +33,7 @@ def lines(verdict: Verdict, dates: bool) -> Iterator[str]:
 
 
 def short_lines(verdict: Verdict, dates: bool) -> Iterator[str]:
-    """What takes the time, and who had the device meanwhile: what one interval can tell."""
+    """Say what takes the time and who had the device meanwhile, as far as one interval shows it."""
     for place, finding in enumerate(verdict.findings):
         if not place or finding.rule == "neighbour":
             yield f"{'also' if place else 'verdict'}: {_WORDS[finding.rule](finding, dates)}"

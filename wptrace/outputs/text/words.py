@@ -53,13 +53,13 @@ def head(text: str, room: int) -> str:
     """The start of it, as far as it fits."""
     if columns(text) <= room:
         return text
-    taken, used = [], len(_CUT)
+    kept, used = [], len(_CUT)
     for char in text:
         used += _columns(char)
         if used > room:
             break
-        taken.append(char)
-    return "".join(taken) + _CUT[: max(room, 0)]
+        kept.append(char)
+    return "".join(kept) + _CUT[: max(room, 0)]
 
 
 def ends(text: str, room: int) -> str:

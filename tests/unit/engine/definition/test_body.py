@@ -19,7 +19,7 @@ ARGS, SLOT, SLOTS = (7, 48), (7, 640), 9
 STAND_INS = body.StandIns(MARKS, ARGS, SLOT, SLOTS)
 
 
-def begun() -> Code:
+def code_with_key() -> Code:
     code = Code()
     code.set(3, MARKS["key"] << 32)
     return code
@@ -37,7 +37,7 @@ def joined(code: Code, front: Code | None = None, **more: Any) -> list[str]:
 
 
 def test_the_key_is_in_the_register_that_the_body_wants() -> None:
-    code = begun()
+    code = code_with_key()
     assert body.key_register(code.bytes(), MARKS) == 3
     other = Code()
     other.set(3, MARKS["begun"] << 32)
@@ -46,7 +46,7 @@ def test_the_key_is_in_the_register_that_the_body_wants() -> None:
 
 
 def test_a_flag_as_a_number_is_that_of_the_mask() -> None:
-    code = begun()
+    code = code_with_key()
     marked(code, 3, "flags", 0b0110)
     code.exit()
     assert joined(code, flags=0b1100) == ["r3 = 4", "exit"]
@@ -65,7 +65,7 @@ def test_a_flag_as_a_number_is_that_of_the_mask() -> None:
     ],
 )
 def test_of_a_known_branch_one_side_is_there(mark: str, low: int, numbers: dict[str, Any], there: bool) -> None:
-    code = begun()
+    code = code_with_key()
     marked(code, 0, mark, low)
     code.jump_if(assembler.NOT_EQUAL, 0, 0, "yes")
     code.set(1, 10)
@@ -77,7 +77,7 @@ def test_of_a_known_branch_one_side_is_there(mark: str, low: int, numbers: dict[
 
 
 def test_what_is_behind_an_unknown_branch_is_there_and_comes_back() -> None:
-    code = begun()
+    code = code_with_key()
     code.jump_if(assembler.EQUAL, 3, 5, "seldom")
     code.label("again")
     code.set(1, 10)
@@ -89,7 +89,7 @@ def test_what_is_behind_an_unknown_branch_is_there_and_comes_back() -> None:
 
 
 def test_the_end_of_a_front_end_does_not_stand_before_the_body() -> None:
-    front, code = Code(), begun()
+    front, code = Code(), code_with_key()
     front.jump_if(assembler.EQUAL, 3, 0, "filtered")
     front.jump("body")
     front.label("filtered")
@@ -102,7 +102,7 @@ def test_the_end_of_a_front_end_does_not_stand_before_the_body() -> None:
 
 
 def test_subprograms_come_behind_all_that_calls_them() -> None:
-    code = begun()
+    code = code_with_key()
     code._add(assembler.CALL, 0, assembler.TO_SUBPROGRAM, 0, 2)
     code.exit()
     code.set(1, 30)  # nothing leads here
@@ -112,7 +112,7 @@ def test_subprograms_come_behind_all_that_calls_them() -> None:
 
 
 def test_constants_of_a_point() -> None:
-    code = begun()
+    code = code_with_key()
     for register, mark in enumerate(("begun", "passed", "home", "slots"), 1):
         marked(code, register, mark)
     code.exit()
@@ -121,7 +121,7 @@ def test_constants_of_a_point() -> None:
 
 
 def test_variables_that_stand_for_others() -> None:
-    code = begun()
+    code = code_with_key()
     for register, (descriptor, offset) in enumerate((ARGS, SLOT, (7, 8)), 1):
         code._add(assembler.WIDE, register, assembler.MAP_VALUE, 0, descriptor)
         code._add(0, number=offset)
@@ -136,7 +136,7 @@ def test_variables_that_stand_for_others() -> None:
 
 
 def test_other_numbers_stay() -> None:
-    code = begun()
+    code = code_with_key()
     code.set(1, 0x77700011 << 32 | 1)
     # As the number of a single instruction it is no mark.
     code.compute(assembler.ADD, 3, MARKS["flags"])
@@ -145,7 +145,7 @@ def test_other_numbers_stay() -> None:
 
 
 def test_a_number_that_is_too_large() -> None:
-    code = begun()
+    code = code_with_key()
     marked(code, 1, "begun")
     code.exit()
     with pytest.raises(WptraceError):

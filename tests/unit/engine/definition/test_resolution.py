@@ -129,7 +129,7 @@ def test_bits_of_a_number_can_be_taken() -> None:
 
 def test_network_order() -> None:
     assert _value("ntohs(item->port)").swap == 16
-    assert _fault('value = "ntohl(item->port)"') == "it has 2 bytes, and 4 would be swapped"
+    assert _fault('value = "ntohl(item->port)"') == "it has 2 bytes, but the swap is of 4"
 
 
 def test_the_first_that_this_kernel_has() -> None:
@@ -270,8 +270,12 @@ def test_the_first_key_that_all_points_have() -> None:
         ('value = "item->list[4]"', "tp:made", "it has 4 elements"),
         ('value = "item->dev->name"', "tp:made", "this is a text, and a number is needed"),
         ('value = "item->len->x"', "tp:made", "unsigned int has no fields"),
-        ('value = "item->private->x"', "tp:made", "void * leads to no struct: say (struct NAME *) before it"),
-        ('value = "item->hidden->x"', "tp:made", "struct hidden * leads to no struct: say (struct NAME *) before it"),
+        ('value = "item->private->x"', "tp:made", "void * does not point to a struct: write (struct NAME *) before it"),
+        (
+            'value = "item->hidden->x"',
+            "tp:made",
+            "struct hidden * does not point to a struct: write (struct NAME *) before it",
+        ),
         ('value = "(struct none *)item->x"', "tp:made", "this kernel has no struct none"),
         ('value = "(struct dev *)(item->len)->uid"', "tp:made", "unsigned int is not a pointer"),
         ('value = "itm"', "tp:made", "tp:made has no itm; did you mean item?"),
@@ -279,7 +283,7 @@ def test_the_first_key_that_all_points_have() -> None:
         (
             'value = "task_struct->pid"',
             "tp:switched",
-            "tp:switched has 2 arguments of the type task_struct: say prev",
+            "tp:switched has 2 arguments of the type task_struct: write prev",
         ),
         ('filter = "count == MY_OP_READ"', "tp:made", "count is not an enum, so MY_OP_READ has no meaning here"),
         (
@@ -314,15 +318,15 @@ def test_what_this_kernel_lacks_is_reported_in_a_sentence(point: str, at: str, m
             "ret",
             "put_item is not a function on made-up: the compiler made put_item.constprop.0 of it",
         ),
-        ("ret:large", "ret", "__int128 has 16 bytes, and 8 are the most"),
+        ("ret:large", "ret", "__int128 has 16 bytes; 8 is the maximum"),
         ("event:none/none", "x", "there is no event none/none on made-up"),
         ("event:made/item", "line", "this is a text, and a number is needed"),
         ("event:made/item", "lines", "lines is a list, which cannot be read here"),
         ("event:made/item", "words", "words is a list, which cannot be read here"),
         ("event:made/item", "comm", "this is a text, and a number is needed"),
         ("event:made/item", "dve", "the event made/item has no field dve; did you mean dev?"),
-        ("tp:of_module", "item", "nobody knows the types of tp:of_module here: say arg0, arg1 and so on"),
-        ("tp:of_module", "arg0->x", "nobody knows the type of this: say (struct NAME *) before it"),
+        ("tp:of_module", "item", "the argument types of tp:of_module are unknown here: write arg0, arg1 and so on"),
+        ("tp:of_module", "arg0->x", "the type of this is unknown: write (struct NAME *) before it"),
     ],
 )
 def test_what_a_target_lacks_is_reported_in_a_sentence(at: str, value: str, message: str) -> None:

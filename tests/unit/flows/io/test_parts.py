@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is not asked for costs nothing: neither constants of the programs, nor hooks, nor imports."""
+"""An unused option costs nothing: no constants of the programs, no hooks, no imports."""
 
 from __future__ import annotations
 

@@ -303,13 +303,13 @@ def test_captures(words: list[str], obj: BpfObject, tmp_path: Path, monkeypatch:
     every = [*FOLDER.glob("*.wpt"), made.write(obj, tmp_path / "made.wpt", (300, 5000, 1))]
     found = [replayed(path, words, tmp_path) for path in every]
     assert sum(one.count(b"\n") for one in found) > 5300
-    monkeypatch.setattr("wptrace.tools.replay.taken", lambda output, events: False)
+    monkeypatch.setattr("wptrace.tools.replay.offer_rows", lambda output, events: False)
     assert [replayed(path, words, tmp_path) for path in every] == found
 
 
 def test_an_output_that_is_told_of_events_still_is(obj: BpfObject) -> None:
     stories = stories_of(obj, "interference")
     found = Rows([usual(obj, stories, end_ns=struct.calcsize("Q"))], stories)
-    assert not rows.taken(object(), found)
-    assert not rows.taken(make(NDJSON, io.StringIO(), "stages", PLAIN), list(found))
+    assert not rows.offer_rows(object(), found)
+    assert not rows.offer_rows(make(NDJSON, io.StringIO(), "stages", PLAIN), list(found))
     assert (len(found), found[0], found[:1]) == (1, next(iter(found)), list(found))

@@ -81,7 +81,7 @@ def test_texts_that_are_none(obj: BpfObject) -> None:
 
 
 def test_a_text_is_remembered(obj: BpfObject) -> None:
-    """What its statement wrote is written back when the owner has made room."""
+    """Pages that a statement dirtied may be written back after its owner was evicted."""
     rows = Rows(obj)
     rows.meet(b"insert into t values (1)")
     assert rows.meet(b"insert into t values (1)", kept=b"") == "insert into t values (?)"

@@ -117,6 +117,6 @@ def test_without_a_summary_there_is_nothing(tmp_path: Path) -> None:
 
 def test_a_library_that_is_missing_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "otf2", None)
-    with pytest.raises(WptraceError, match="otf2 files take the Python package otf2, which is not installed") as error:
+    with pytest.raises(WptraceError, match="otf2 files need the Python package otf2, which is not installed") as error:
         export.make("otf2", tmp_path / "x", "stages", Wanted())
     assert error.value.hint == "pip install 'wptrace[otf2]'"

@@ -180,11 +180,11 @@ def test_a_library_that_is_missing_is_a_sentence(tmp_path: Path, monkeypatch: py
 
 def test_lanes_hold_one_at_a_time() -> None:
     lanes = Lanes()
-    taken: dict[int | None, list[tuple[int, int]]] = defaultdict(list)
+    spans_of: dict[int | None, list[tuple[int, int]]] = defaultdict(list)
     for event in some(300):
-        taken[lanes.take("one", event.start_ns, event.end_ns)].append((event.start_ns, event.end_ns))
-    assert len(taken) > 1
-    for spans in taken.values():
+        spans_of[lanes.take("one", event.start_ns, event.end_ns)].append((event.start_ns, event.end_ns))
+    assert len(spans_of) > 1
+    for spans in spans_of.values():
         spans.sort()
         assert all(end <= begin for (_, end), (begin, _) in zip(spans, spans[1:]))
 

@@ -7,7 +7,7 @@ import io
 
 from tests.unit.analysis.made_sides import COLUMNS, Load, seeded, side
 from wptrace.analysis.diff import Difference, Side, difference
-from wptrace.analysis.reasons import blame, told
+from wptrace.analysis.reasons import blame, parts_of
 from wptrace.flows.io.kinds import WITHIN
 from wptrace.model.report import Source
 from wptrace.outputs.text import changes, diff
@@ -51,7 +51,7 @@ def test_a_change_is_split_into_reasons() -> None:
     ]
     for change, _ in changes.findings(found):
         if change.figures["mean"].real:
-            parts = told(change)
+            parts = parts_of(change)
             assert sum(part.ns for part in parts) == change.split.b_ns - change.split.a_ns
     assert any(line.startswith("new in B: write operations on vda (") for line in shown(found))
 

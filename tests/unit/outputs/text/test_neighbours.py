@@ -44,7 +44,9 @@ def test_lines_fit(width: int) -> None:
             assert columns(line) <= width
 
 
-def met(waited_ns: int, device_ns: int, meanwhile: dict[str, int], beside: dict[str, int], **more: Any) -> list[str]:
+def neighbour_lines(
+    waited_ns: int, device_ns: int, meanwhile: dict[str, int], beside: dict[str, int], **more: Any
+) -> list[str]:
     def holders(had: dict[str, int]) -> list[dict[str, Any]]:
         return [{"owner": name, "seen": "backup", "op": "read", "bytes": 65536, "ns": ns} for name, ns in had.items()]
 
@@ -62,22 +64,24 @@ BATCH = "/batch (backup, 64 KiB reads)"
 
 def test_the_story_of_a_wait() -> None:
     tag = {"throttled_by": [{"controller": "tag", "ns": 5 * MS}]}
-    assert met(5 * MS, MS, {"/batch": 20 * MS}, {}, **tag) == [f"waited 5.00 ms for a tag: all 4 had {BATCH}"]
-    (line,) = met(5 * MS, MS, {"/batch": 15 * MS, "/app": 5 * MS}, {})
+    assert neighbour_lines(5 * MS, MS, {"/batch": 20 * MS}, {}, **tag) == [
+        f"waited 5.00 ms for a tag: all 4 had {BATCH}"
+    ]
+    (line,) = neighbour_lines(5 * MS, MS, {"/batch": 15 * MS, "/app": 5 * MS}, {})
     assert line == f"waited 5.00 ms for the device: 3 of 4 had {BATCH}"
-    assert met(5 * MS, MS, {}, {}) == ["waited 5.00 ms for the device: no owner that wptrace sees had it"]
+    assert neighbour_lines(5 * MS, MS, {}, {}) == ["waited 5.00 ms for the device: no owner that wptrace sees had it"]
 
 
 def test_what_was_beside_it_where_the_device_took_the_time() -> None:
-    (line,) = met(0, 5 * MS, {}, {"/batch": 155 * MS, "/app": 12 * MS})
+    (line,) = neighbour_lines(0, 5 * MS, {}, {"/batch": 155 * MS, "/app": 12 * MS})
     assert line == f"in the device for 5.00 ms, beside 31 of {BATCH} and 2.4 of others"
-    assert met(0, 5 * MS, {}, {"/batch": MS}) == []
-    (line,) = met(5 * MS, 4 * MS, {"/batch": 5 * MS}, {"/batch": 400 * MS})
+    assert neighbour_lines(0, 5 * MS, {}, {"/batch": MS}) == []
+    (line,) = neighbour_lines(5 * MS, 4 * MS, {"/batch": 5 * MS}, {"/batch": 400 * MS})
     assert line.startswith("waited")
-    assert met(0, 0, {}, {}) == []
+    assert neighbour_lines(0, 0, {}, {}) == []
 
 
 def test_hostile_names_in_a_story() -> None:
     for name in HOSTILE:
-        for line in met(MS, 0, {name: MS}, {}):
+        for line in neighbour_lines(MS, 0, {name: MS}, {}):
             assert line.isprintable()

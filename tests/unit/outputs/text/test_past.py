@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a live screen keeps of the intervals before."""
+"""The earlier intervals that a live screen keeps."""
 
 from __future__ import annotations
 

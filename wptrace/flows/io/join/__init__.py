@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a guest asked for, with what its host did for it."""
+"""The operations of a guest, with the requests that its host made for them."""

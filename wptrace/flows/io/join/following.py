@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guest's operations joined with what its host did for them, while both go on.
+"""Joins a guest's operations with its host's requests while both are traced.
 
-What comes of either side waits for the other one, for a bounded time and in a bounded number.
+Events of either side wait for the other side, for a limited time and in a limited number.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ from wptrace.model.anchor import Anchor
 from wptrace.model.report import Event, Report
 
 WINDOW_S = 30
-"""Requests of the host wait so long for the guest's records."""
+"""Requests of the host wait for the guest's records at most this long."""
 MOST = 1 << 14
-"""Of either side, of each disk, so many wait."""
+"""The most that wait on either side, for each disk."""
 
 _WINDOW_NS = WINDOW_S * 1_000_000_000
-# So many requests tell of the clocks. And where there are several images, a disk is the one of which so many places
-# were asked for, and of no other half as many.
+# The number of matching requests that are enough to set the clocks. With several images, a disk is the image with this
+# many matching places, if no other image has half as many.
 _ALIKE = 8
 _MOST_DISKS = 64
-# So many in a row that nothing was found for mean that a machine was paused, and its clock with it.
+# After this many in a row without a match the machine is assumed to have been paused, with its clock.
 _PAUSED = 64
-# So many waits of this guest are looked at together, for what others had meanwhile.
+# The number of waits of this guest that are processed together.
 _LOOKED = 1 << 12
-# So much is compared each time, which takes some 0.3 s.
+# The number of comparisons in an attempt, which take some 0.3 s.
 _TRIED = 1 << 17
-# So many bounds of the clocks are kept, and every other one of more.
+# The number of clock bounds to keep; of more, every other one is dropped.
 _KEPT = 4096
 
 
 class _Waiting(NamedTuple):
-    """Of the guest."""
+    """An operation of the guest that waits for its match."""
 
     asked: Asked
     event: Event
 
 
 class _Done(NamedTuple):
-    """Of the host."""
+    """A request of the host that waits for its match."""
 
     served: Served
     event: Event
@@ -73,29 +73,29 @@ class _Side:
         self.image = ""
         self.waiting: deque[_Waiting] = deque()
         self.seasoned = 0
-        """The first so many have had their turn: what competes with them has come."""
+        """The number of operations at the front whose competitors have all arrived."""
 
 
 class _Image:
     def __init__(self) -> None:
         self.done: deque[_Done] = deque()
         self.shared: set[Served] = set()
-        """Of several requests, or parts of one: they are asked for, and wait on."""
+        """Requests of the host that match several requests, or parts of one: they stay for the others."""
         self.writes = guests.Writes()
 
 
 class Following:
     def __init__(self, source: object, named: Mapping[str, str]) -> None:
-        """`source` is what the guest's words come through, `named` images of disks that the user knows."""
+        """`source` is the channel from the guest, `named` the images of disks that the user knows."""
         self._source, self._named = source, named
         self._disks: dict[str, _Side] = {}
         self._images: dict[str, _Image] = {}
         self._bounds: list[Bound] = []
         self._count = 0
         self._moments: set[int] = set()
-        """When those were handed over that showed the clocks at the last look."""
+        """When the operations were issued that set the bounds of the clocks at the last check."""
         self._missed = 0
-        """In a row."""
+        """Operations in a row without a match."""
         self._latest = self._agree = self._contradict = 0
         self._offset: Offset | None = None
         self._sums, self._recent = Sums(), Sums()
@@ -103,11 +103,11 @@ class Following:
         self._anchors: Sequence[Bound] = ()
         self._tries = guests.Tries(_TRIED)
         self.guest_since_ns = 0
-        """Since then, by its monotonic clock, the guest is traced."""
+        """The guest is traced since then, by its monotonic clock."""
         self.host_since_ns = 0
-        """Since then, by its monotonic clock, the host is."""
+        """The host is traced since then, by its monotonic clock."""
         self.full = False
-        """Somebody waits for whom there is hardly room."""
+        """The queues are almost full."""
 
     # --- What both sides say ------------------------------------------------------------------------------------------
 
@@ -137,18 +137,18 @@ class Following:
             self._forget(found)
 
     def anchor(self, guest: Sequence[Anchor], host: Sequence[Anchor]) -> None:
-        """Return what both machines said of their clocks so far."""
+        """Add readings of both machines' clocks."""
         self._anchors = anchors.bounds(guest, host)
 
     @property
     def known(self) -> bool:
-        """The clocks are, and so is where something belongs."""
+        """Whether the clocks and the images of disks are known."""
         return self._offset is not None
 
     # --- Joining ------------------------------------------------------------------------------------------------------
 
     def settle(self, last: bool = False) -> list[Event]:
-        """Those of the guest that have waited for a turn, or all of them at the `last`."""
+        """Return operations whose competitors have arrived, or all of them at the `last` call."""
         force = last or self.full
         self._tries = guests.Tries(_TRIED)
         self._find_images(force)
@@ -172,7 +172,7 @@ class Following:
         return sorted(found, key=lambda event: event.end_ns)
 
     def _joined(self, disk: _Side, offset: Offset, ready: int) -> Iterator[Event]:
-        """The first ones that are `ready`; the others compete with them for what the host did."""
+        """Join the first `ready` ones; the others compete with them for the host's requests."""
         if not ready:
             return
         image = self._images.setdefault(disk.image, _Image())
@@ -199,7 +199,7 @@ class Following:
         for number, cause in matches.causes.items():
             if number < ready:
                 missed += cause is not guests.UNFORWARDED
-                # What the host did before may be forgotten: only its begin tells that it was not traced.
+                # The host's earlier requests may be forgotten: only its start shows that they were not traced.
                 self._lose(
                     cause
                     if cause is not guests.OUTSIDE or self._is_outside(both.asked[number], offset)
@@ -222,14 +222,14 @@ class Following:
         if one in image.shared:
             image.shared.discard(one)
             return
-        # Before its trace the guest had no word for it.
+        # Before the start of its trace the guest reported nothing.
         if self._offset is not None and one.begin < self.guest_since_ns + self._offset.at(self.guest_since_ns).most:
             return
         for sums in (self._sums, self._recent):
             sums.noted[UNASKED] += 1
 
     def _expire(self, last: bool) -> None:
-        """Give up work of the host whose guest record would have come by now."""
+        """Give up requests of the host whose operation would have come by now."""
         if self._offset is None:
             return
         sent = self._latest + self._offset.at(self._latest).least
@@ -271,14 +271,14 @@ class Following:
         ]
         if self._offset is None:
             found = guests.alignment(disks, self._tries)
-            # A few may fit by chance.
+            # A few may match by chance.
             new = [] if found is None or (len(found) < _ALIKE and not force) else list(found.bounds)
         else:
             new = guests.refined(disks, self._offset, self._tries)
         if not new:
             return
         before = set(self._bounds)
-        # What waits on tells the same again, but for what others have narrowed it to.
+        # Operations that wait give the same bounds again, narrowed by the others.
         moments = {bound.at for bound in new}
         self._count += len(moments - self._moments)
         self._moments = moments

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guest's operations with what the host did for them: stages of both sides, rows, and how sure the clocks are."""
+"""A guest's operations joined with the host's requests: stages of both sides, rows, and the accuracy of the clocks."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ JOINED = Kind(
     sized=True,
     fields=FIELDS,
 )
-"""An operation of a guest, or a request that nobody waits for, with what the host did for it."""
+"""An operation of a guest, or a request that nobody waits for, with the host's requests for it."""
 
 _MERGED = Cause("merged", "the host did it together with another one")
 _SPLIT = Cause("split", "the host did it in several parts")
@@ -167,7 +167,7 @@ _SECOND = 1_000_000_000
 _MOST_INTERVALS = 600
 _LETTERS = {"R": "read", "W": "write"}
 _SENT = "FF"
-"""A flush that the block layer makes of those that it was asked for, for the device."""
+"""A flush that the block layer sends to the device on behalf of others."""
 
 
 class Recorded(NamedTuple):
@@ -178,10 +178,10 @@ class Recorded(NamedTuple):
     filters: Mapping[str, Any]
     events: list[Event]
     whole: bool
-    """It has its end."""
+    """The trace is complete."""
     anchors: Sequence[Anchor] = ()
     boot: str = ""
-    """Which one of its machine, where that is known."""
+    """The boot of its machine, if known."""
     signals: Sequence[Signal] = ()
     """Uses of eventfds."""
 
@@ -200,22 +200,22 @@ class Join:
     def __init__(
         self, guest: Recorded, host: Recorded, named: Mapping[str, str], others: Sequence[Recorded] = ()
     ) -> None:
-        """`named` are images of disks that the user knows; the others are found by what was asked for.
+        """`named` are images of disks that the user gave; the others are found by their requests.
 
-        `others` are what the host did for other guests meanwhile.
+        `others` are the host's requests for other guests.
         """
         self.guest, self._host = guest, host
         self._images = _images(host)
         if not self._images:
             raise WptraceError(
-                f"{host.path} has nothing of any raw image: {'; '.join(formats(host)) or 'wptrace host writes it'}",
+                f"{host.path} has no requests to a raw image: {'; '.join(formats(host)) or 'wptrace host writes it'}",
                 hint="wptrace host --pid PID --each --capture HOST",
             )
         self._disks = [self._disk(*one) for one in _matched(_asked(guest), self._images, named)]
         offset = guests.alignment([disk.both for disk in self._disks])
         if offset is None:
             raise WptraceError(
-                f"no request of {guest.path} is found in {host.path}: they are not of one guest, or of other times"
+                f"no request of {guest.path} is found in {host.path}: they are of different guests or different times"
             )
         self.offset, self._agree, self._contradict = anchors.narrowed(
             offset, anchors.bounds(guest.anchors, host.anchors)
@@ -223,7 +223,7 @@ class Join:
         self._count = len(offset)
         self._sums = Sums()
         self._missed: list[tuple[int, Cause]] = []
-        """When requests of the guest were over that are in no event, and why."""
+        """When requests of the guest ended that have no event, and why."""
         kicks = Kicks(host.signals, map(_work, host.events)) if host.signals else None
         self._kicked = {} if kicks is None else kicks.of_alone()
         self._tallies = () if kicks is None else kicks.tallies(self._kicked)
@@ -264,7 +264,7 @@ class Join:
 
     @property
     def began_ns(self) -> int:
-        """Time of day in the guest."""
+        """The time of day in the guest."""
         return min(event.start_ns for disk in self._disks for event in disk.ours)
 
     @property
@@ -272,7 +272,7 @@ class Join:
         return max(event.end_ns for disk in self._disks for event in disk.ours)
 
     def intervals(self) -> Iterable[tuple[list[Event], Report]]:
-        """Return what ended in each second, or in each of so many parts of a longer time."""
+        """Return what ended in each second, or in equal parts of a longer time."""
         begin, end = self.began_ns, self._ended_ns
         length = max(_SECOND, -(-(end - begin) // _MOST_INTERVALS))
         events = deque(self.events)
@@ -330,13 +330,13 @@ class Join:
         return found._replace(lists={**found.lists, "kicks": kicks}) if kicks else found
 
 
-# Of distributions: those of some 300 disks and operations of a guest.
+# The number of distributions, enough for some 300 disks and operations of a guest.
 _MOST = 1 << 13
 _ALL = (*(stage.name for stage in JOINED.stages), UNATTRIBUTED)
 
 
 class Sums:
-    """Count the operations that were joined, and the others by the reason."""
+    """Counts operations that were joined, and the others by reason."""
 
     def __init__(self) -> None:
         self._bounded = Bounded(_MOST)
@@ -366,7 +366,7 @@ class Sums:
             self.noted[cause] += there
 
     def miss(self, cause: Cause, count: int = 1) -> None:
-        """A flush of which the host need not know is not lost."""
+        """Count a loss; a flush that the host need not see is not one."""
         (self.noted if cause is guests.UNFORWARDED else self.lost)[cause] += count
 
     def report(self, kind: str, ts_ns: int, duration_ns: int) -> Report:
@@ -376,16 +376,16 @@ class Sums:
 
 
 def finished(report: Report, clock: Mapping[str, Any], disks: Iterable[tuple[str, str]], others: OtherGuests) -> Report:
-    """A summary, with its verdict, and what was found out of clocks and disks."""
+    """A summary with its verdict, and the findings about clocks and disks."""
     images = [{"dev": name, "image": image} for name, image in disks]
     report = report._replace(lists={"clocks": [clock] if clock else [], "disks": images})
     return report._replace(verdict=judge(Case(report, (JOINED,)), others.rules))
 
 
 def joined(ours: Event, theirs: Sequence[Event], how: str, offset: Offset, kick: Kick | None = None) -> Event:
-    """One of the guest, with what the host did for it: several only where it was split.
+    """Join a guest's request with the host's requests for it: several only if it was split.
 
-    `kick` is that of what was done alone, and so for this one.
+    `kick` is given if it was for this request alone.
     """
     asked, served = as_asked(ours), [as_served(one) for one in theirs]
     last = max(zip(served, theirs), key=lambda both: both[0].end)[1]
@@ -407,14 +407,14 @@ def joined(ours: Event, theirs: Sequence[Event], how: str, offset: Offset, kick:
 
 
 def _stretches(event: Event) -> Iterable[tuple[str, int]]:
-    """As they were one behind the other, or what each stage took of all."""
+    """The segments of an event, or the sums of its stages."""
     if event.segments and not event.more:
         return ((one.stage, one.to_ns - one.from_ns) for one in event.segments)
     return event.stages.items()
 
 
 def _segments(ours: Event, device: Sequence[Share]) -> list[Segment]:
-    """The guest's own, if it recorded all: what is in the place of `device` fills it from its end on."""
+    """The guest's own segments if it has them; the shares of the host replace `device`, aligned to its end."""
     found: list[Segment] = []
     left = list(device)
     for one in () if ours.more else reversed(ours.segments):
@@ -438,20 +438,18 @@ def _work(event: Event) -> Work:
 
 
 def _kick_fields(kick: Kick) -> dict[str, Any]:
-    """By the host's clock."""
+    """The fields of a kick, by the host's clock."""
     return {"tid": kick.tid, "kicked_ns": kick.kicked or None, "picked_ns": kick.picked, "given_ns": kick.given or None}
 
 
 def whose(event: Event) -> str:
-    """The guest for which the host did it."""
+    """The guest of a request of the host."""
     return f"{event.fields['image']['guest']} {event.fields['pid']}"
 
 
 def _require_same_boot(recorded: Recorded, host: Recorded) -> None:
     if recorded.boot and host.boot and recorded.boot != host.boot:
-        raise WptraceError(
-            f"{recorded.path} is of another machine than {host.path}, or of another time that it was started"
-        )
+        raise WptraceError(f"{recorded.path} is not of the same machine and boot as {host.path}")
 
 
 def known(offset: Offset, count: int) -> str:
@@ -474,7 +472,7 @@ def anchor_notes(agree: int, contradict: int) -> Iterable[str]:
 
 
 def clocks(offset: Offset, count: int) -> dict[str, Any]:
-    """The host's minus the guest's, at the first and at the last request."""
+    """The host's clock minus the guest's, at the first and at the last request."""
     drift = offset.drift_ppm
     return {
         "bounds": count,
@@ -502,16 +500,16 @@ def formats(host: Recorded) -> Iterable[str]:
 
 
 def image_of(event: Event) -> str:
-    """That has a place which is one of the guest's disk as well; empty for others."""
+    """The image of a request whose place is the same on the guest's disk; empty for others."""
     image = event.fields.get("image")
-    # In other formats a place is none of the guest's disk.
+    # In other formats, places differ from those of the guest's disk.
     if image is None or image["format"] != "raw":
         return ""
     return image["path"] if image["offset"] is not None or event.group.label("op") in ("sync", FLUSH) else ""
 
 
 def disk_of(event: Event, source: object) -> str:
-    """The number of the disk of which the guest asked something; empty where it is nothing that can be found again."""
+    """The number of the disk of a guest's request; empty if it cannot be found on the host."""
     fields = event.fields
     if not fields.get("maj_min") or not fields["clock"]["handed_ns"] or direction(fields) is None:
         return ""
@@ -530,7 +528,7 @@ def _images(host: Recorded) -> dict[str, list[Event]]:
 
 
 def _asked(guest: Recorded) -> dict[str, tuple[str, list[Event]]]:
-    """By the number of the disk: its name, which is the shortest one, and what was asked of it."""
+    """By number of the disk: its name, the shortest one, and its requests."""
     found: dict[str, tuple[str, list[Event]]] = {}
     for event in guest.events:
         disk = disk_of(event, guest.path)
@@ -547,7 +545,7 @@ def _asked(guest: Recorded) -> dict[str, tuple[str, list[Event]]]:
 
 
 def direction(fields: Mapping[str, Any]) -> str | None:
-    """By the letters of blktrace: a flush may come first, and what is discarded is no read or write."""
+    """The direction by the letters of blktrace: a flush may come first, and a discard is neither read nor write."""
     letters = fields.get("rwbs", "")
     if not fields.get("bytes"):
         return FLUSH if "F" in letters else None
@@ -575,7 +573,7 @@ def as_served(event: Event) -> Served:
 def _matched(
     asked: Mapping[str, tuple[str, list[Event]]], images: Mapping[str, Sequence[Event]], named: Mapping[str, str]
 ) -> Iterable[tuple[str, str, list[Event]]]:
-    """Each disk with the image that had most of the same requests, and is no other disk's."""
+    """Match each disk to the unused image with the most requests in common."""
     found: dict[str, str] = {}
     names = {name for name, _ in asked.values()}
     for name, image in named.items():
@@ -600,7 +598,7 @@ def _matched(
 
 
 def _host_fields(event: Event, how: str) -> dict[str, Any]:
-    """Of the host."""
+    """The fields of the host."""
     fields = event.fields
     return {
         "guest": fields["image"]["guest"],

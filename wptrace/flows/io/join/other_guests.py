@@ -15,7 +15,7 @@ from wptrace.flows.io.rules import NEIGHBOUR_HAD, NEIGHBOUR_SHARE
 from wptrace.model.report import Event, Finding
 
 MOST = 1 << 18
-"""Of each guest so many are remembered."""
+"""The number of stays to keep of each guest."""
 
 _ADVICE = (
     "what the other guest may: io.max or io.weight of its hypervisor's cgroup, limits of its disks in the hypervisor,"
@@ -28,13 +28,13 @@ _AFTER = _NAMES[_NAMES.index("device") + 1 :]
 
 
 class Stay(NamedTuple):
-    """At a device of the host, by its monotonic clock."""
+    """A request at a device of the host, by the host's monotonic clock."""
 
     dev: str
     waits: int
-    """Since then."""
+    """When it began to wait."""
     begin: int
-    """It was handed over."""
+    """When it was passed to the device."""
     end: int
 
     @property
@@ -43,7 +43,7 @@ class Stay(NamedTuple):
 
 
 def stay(event: Event) -> Stay | None:
-    """Of what a hypervisor did; None where no device was asked."""
+    """The stay of a hypervisor's request; None if no device was involved."""
     there = sum(event.stages.get(name, 0) for name in _THERE)
     if event.group.kind is HIT or not there:
         return None
@@ -53,7 +53,7 @@ def stay(event: Event) -> Stay | None:
 
 
 class _Busy:
-    """How much of a device somebody had until a moment; several at once count as often."""
+    """How long somebody had a device up to a moment; concurrent requests add up."""
 
     def __init__(self, stays: Sequence[Stay]) -> None:
         self._begins, self._begin_sums = _summed(one.begin for one in stays)
@@ -68,7 +68,7 @@ class _Busy:
 
 
 def _summed(times: Iterable[int]) -> tuple[list[int], list[int]]:
-    """In order, and the sums of the first so many."""
+    """The times in order, with their running sums."""
     ordered = sorted(times)
     sums = [0]
     for one in ordered:
@@ -94,7 +94,7 @@ class OtherGuests:
             self._others.setdefault(who, deque(maxlen=self._most)).append(found)
 
     def wait(self, disk: str, total_ns: int, theirs: Sequence[Event]) -> None:
-        """One request of this guest, and what its hypervisor did for it."""
+        """Add a request of this guest, and its hypervisor's requests for it."""
         self._whole[disk] += total_ns
         for found in map(stay, theirs):
             if found is not None:
@@ -102,11 +102,11 @@ class OtherGuests:
 
     @property
     def waiting(self) -> int:
-        """How many nobody has looked at yet."""
+        """How many waits are not added up yet."""
         return sum(map(len, self._waits.values()))
 
     def add_up(self) -> None:
-        """Add what others had during the waits since the last look."""
+        """Add the other guests' time during the waits since the last call."""
         if self._others and self._waits:
             every = {
                 who: {dev: _Busy([one for one in stays if one.dev == dev]) for dev in {one.dev for one in stays}}
@@ -131,7 +131,7 @@ class OtherGuests:
     @property
     def _rule(self) -> Rule:
         def neighbour(case: Case) -> Finding | None:
-            """Which of the other guests had most of the host's device while this one's requests waited for it."""
+            """The guest that had most of the host's device while this one's requests waited for it."""
             worst: tuple[float, Finding] | None = None
             for key, had in self._had.items():
                 others = {who: ns for who, ns in had.items() if who}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an option adds to the path flow: a module for each, in the shape of wptrace/flows/io/part.py."""
+"""The options of the path flow: a module for each, in the shape of wptrace/flows/io/part.py."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def chosen(options: Options, of: Devices, counts: Counts, operations: bool = True) -> list[Part]:
-    """The parts that are asked for, each imported for that alone. What builds on another one comes behind it.
+    """The wanted parts; others are not imported. A part follows those that it builds on.
 
-    Without `operations` they are about requests alone.
+    Without `operations`, the parts cover requests only.
     """
     found: list[Part] = []
     owners: Owners | None = None

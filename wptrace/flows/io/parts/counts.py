@@ -14,17 +14,17 @@ from wptrace.flows.io.part import Distributions, Part, Tracing
 from wptrace.model.kind import TOTAL, Group, Kind
 from wptrace.model.report import BYTES
 
-# The whole time of the request of an operation that made one (ONLY_STAGE_REQUEST of bpf_src/block/path/account.h).
+# The total of the request of an operation with a single one (ONLY_STAGE_REQUEST of bpf_src/block/path/account.h).
 _REQUEST = "request"
 # Reads and writes (PLAIN_KINDS of bpf_src/block/path/shared.h).
 _PLAIN_KINDS = 2
 
 
 class Counts(Part):
-    """An operation with its only request is in one cell, `only`; others and their requests are in one each."""
+    """Counts an operation with its only request in one cell, `only`, and all others in separate cells."""
 
     def __init__(self, operations: bool = True) -> None:
-        """Without operations there are requests alone."""
+        """Without operations, count requests only."""
         super().__init__()
         self._operations = operations
 
@@ -36,7 +36,7 @@ class Counts(Part):
             obj.maps[name].max_entries = slots * rows
 
     def _rows(self, obj: BpfObject) -> dict[str, int]:
-        """Of each device."""
+        """The sizes of a device's rows."""
         kinds, ops = len(obj.enum("op_kind")), len(obj.enum("block_op"))
         if not self._operations:
             return {"request_cells": ops}
@@ -75,14 +75,14 @@ class Counts(Part):
     # --- The books ------------------------------------------------------------------------------------------------
 
     def requests(self) -> Iterator[tuple[Group, Mapping[str, int]]]:
-        """What was counted of requests."""
+        """The counters of requests."""
         for name in ("request", "only"):
             if name in self.cells:
                 yield from self.cells[name].counters.items()
 
     @property
     def requests_ended(self) -> tuple[int, int]:
-        """How many, and how many of them failed."""
+        """How many requests ended, and how many of them failed."""
         request = self.cells["request"]
         if not self._operations:
             return request.total("finished"), request.total("failed")

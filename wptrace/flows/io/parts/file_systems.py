@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file systems on the devices that the path flow traces: what is mounted, and which of it the programs watch."""
+"""The file systems on the traced devices: which are mounted, and which of them the programs watch."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from wptrace.model.book import Cause
 
 
 class FileSystems(Part):
-    """Files of what is mounted while tracing have rows from then on. What is still there is found all the time."""
+    """Gives rows to files of file systems that are mounted later. File systems that stay mounted are always found."""
 
     def __init__(self, of: Devices, places: Sequence[Place], every: bool = False) -> None:
-        """`places` are files and directories that are asked for; with `every`, all kinds are watched."""
+        """`places` are the wanted files and directories; with `every`, all kinds are watched."""
         super().__init__()
         self._devices, self._places = of, places
-        # Before: what is mounted meanwhile is a change.
+        # First: mounts that happen meanwhile must be seen.
         self._changes = mounts.Changes()
         self.watched = set(MODULES) if every else hooks.file_systems(of.extents, of.remotes)
         self._below = devices.below_files()
@@ -51,7 +51,7 @@ class FileSystems(Part):
         if not self._changes and not devices_changed:
             return
         now = devices.below_files()
-        # Numbers that are free again may be those of file systems without a device.
+        # A freed number may be reused by a file system without a device.
         self._below = {**{dev: now[dev] for dev in self._below if dev in now}, **now}
         self._place(obj)
         self._unwatched |= {

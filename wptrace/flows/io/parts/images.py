@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of the operations and requests of a process are those of the disks of the guest that it runs."""
+"""Filter of a hypervisor's operations and requests by the disk images of its guest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wptrace.model.report import Event
 
 _SECTOR = 512
 _INTERFACES = {"native": AIO, "io_uring": URING}
-"""By what QEMU calls them."""
+"""Interfaces by QEMU's names."""
 _NUMBER = re.compile(r"([0-9]{1,10}):([0-9]{1,10})")
 
 
@@ -39,7 +39,7 @@ class Images(Part):
         return self.notes_where(unseen_interfaces(loaded.way(OPERATION)))
 
     def notes_where(self, unseen: Collection[str]) -> list[str]:
-        """`unseen` are interfaces whose operations are seen as requests only."""
+        """`unseen` are interfaces whose operations are only seen as requests."""
         guest = self._guest
         if not guest.images:
             return [f"process {guest.pid} has no image of a disk that is known: its operations are shown without one"]
@@ -60,7 +60,7 @@ class Images(Part):
         return list(self.of(found))
 
     def of(self, events: Iterable[Event]) -> Iterator[Event]:
-        """Those of the images, with the place in it. Other files that the process reads are not the guest's disks."""
+        """Events on the images, with their place. Other files of the process are not disks of the guest."""
         for event in events:
             place = self._place(event.fields)
             if place is None:
@@ -70,7 +70,7 @@ class Images(Part):
             yield event._replace(fields={**event.fields, "image": image_fields})
 
     def _place(self, fields: Any) -> tuple[Image, int | None] | None:
-        """An operation is one of a file; a request that nobody waits for is one of a block device."""
+        """An operation is on a file; a request that nobody waits for is on a block device."""
         if "length" in fields:
             image = self._files.get(fields["inode"])
             # Another file system may have the same number.
@@ -82,7 +82,7 @@ class Images(Part):
 
 
 def of_filters(filters: Mapping[str, Any]) -> Images:
-    """Those that a trace says it had, which may be anybody's: ValueError, TypeError or LookupError where it is none."""
+    """The images that a trace lists. It is not trusted: raises ValueError, TypeError or LookupError."""
     return Images(Guest(0, _text(filters["guest"]), tuple(map(_image, filters["images"]))))
 
 
@@ -105,6 +105,6 @@ def _maj_min(image: Image) -> str:
 
 
 def _is_named(path: str, known: str) -> bool:
-    """The kernel hands over names as far as it has room, or none."""
+    """Compare paths: the kernel reports a path only as far as there is room, or not at all."""
     front, cut, end = known.partition(".../")
     return not known or (path.endswith(end) if cut and not front else path == known)

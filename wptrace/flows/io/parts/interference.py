@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--interference`: what took the CPU from operations, and controllers that hold bios before they get a request
+"""`--interference`: whatever takes the CPU from operations, and controllers that hold bios before they get a request
 (bpf_src/block/path/interference.h, controllers.h)."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from wptrace.flows.io.kinds import CONTROLLERS, INTERFERENCES, OPERATION, REQUES
 from wptrace.flows.io.part import Distributions, Part, Tracing
 from wptrace.kernel import privileges, symbols
 
-# In which function a task sleeps that each of them holds; who waits for io.max does not sleep.
+# The functions in which tasks sleep for each controller; io.max does not put tasks to sleep.
 FUNCTIONS = {
     "io_cost": "ioc_rqos_throttle",
     "io_latency": "blkcg_iolatency_throttle",
@@ -23,7 +23,7 @@ FUNCTIONS = {
 
 class Interference(Part):
     def __init__(self, operations: bool = True) -> None:
-        """Without operations, controllers alone."""
+        """Without operations, controllers only."""
         super().__init__()
         self._operations = operations
         self.stages = (*INTERFERENCES, *CONTROLLERS) if operations else CONTROLLERS
@@ -58,7 +58,7 @@ class Interference(Part):
         }
 
     def notes(self, loaded: Loaded) -> list[str]:
-        """Each kernel has some of the functions, if it shows them."""
+        """A kernel has only some of the functions, and may hide them."""
         found = [] if self._operations else [f"{', '.join(INTERFERENCES)} are not seen at this level"]
         if any(loaded.obj.bss.code_bytes):
             return found
@@ -67,7 +67,7 @@ class Interference(Part):
 
     def add_distributions(self, found: Distributions) -> None:
         super().add_distributions(found)
-        # Those that held nothing have no row.
+        # Controllers that held nothing get no row.
         for stages in found.values():
             for name in CONTROLLERS:
                 if name in stages and not stages[name].count:

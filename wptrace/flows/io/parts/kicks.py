@@ -26,7 +26,7 @@ _RATE = 100_000
 
 
 class Kicks(Part):
-    """Only a capture keeps each of them, for a join; else they are counted."""
+    """Counts uses of eventfds. A capture keeps each of them for a join."""
 
     hooks = (KICKS,)
 
@@ -49,7 +49,7 @@ class Kicks(Part):
         tracing.reader.add(self._ring, self._pass_over, rate=_RATE)
 
     def _pass_over(self, records: list[Record]) -> None:
-        """Without a capture nobody wants them."""
+        """Only a capture uses them."""
 
     @property
     def chosen(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class Kicks(Part):
         return {"eventfds": self._counts()}
 
     def _counts(self) -> list[dict[str, Any]]:
-        """By eventfd and thread."""
+        """Counts by eventfd and thread."""
         found = sorted(self._obj.maps["signal_counts"].items(), key=lambda one: (one[0].fd, one[0].read, one[0].tid))
         return [
             {
@@ -79,7 +79,7 @@ class Kicks(Part):
 
 
 def of(layout: Described, rows: memoryview) -> Iterator[Signal]:
-    """Those of a capture."""
+    """The uses in a capture."""
     plain, names = layout.struct(RECORDS.record).packed()
     ns, tid, fd, read = (names.index(name) for name in ("ns", "tid", "fd", "read"))
     for record in layout.rows(plain).iter_unpack(rows):

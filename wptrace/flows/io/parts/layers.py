@@ -13,7 +13,7 @@ from wptrace.flows.io.kinds import LAYER
 from wptrace.flows.io.part import Part, Tracing
 from wptrace.kernel import blockdev
 
-# Bios that can be in flight.
+# The maximum of bios in flight.
 _UPPERS = 16384
 
 
@@ -21,7 +21,7 @@ class Layers(Part):
     stages = ("layers",)
 
     def __init__(self, devices: Devices, there: Sequence[str], room: int) -> None:
-        """`there` are stacked already; `room` rows are for those that come, 0: as many as a little memory allows."""
+        """`there` are stacked devices that exist; `room` is for later ones, 0: as much as the memory limit allows."""
         super().__init__()
         self._devices, self._there, self._room = devices, there, room
 
@@ -34,7 +34,7 @@ class Layers(Part):
         obj.maps["uppers"].max_entries = _UPPERS
         obj.rodata.stacked = True
         obj.bss.layers = table(obj, self._slots.names, self._there)
-        # A bio may be known before it is queued, as one that a limit holds.
+        # A bio may be tracked before it is queued, if a limit holds it.
         obj.bss.holding = bool(self._there)
 
     def start(self, tracing: Tracing) -> None:
@@ -44,7 +44,7 @@ class Layers(Part):
         self.cells = {"layer": self._layers}
 
     def rename(self, slot: int, name: str) -> None:
-        """They have slots of their own."""
+        """Stacked devices have slots of their own."""
 
     def refresh(self, obj: BpfObject, devices_changed: bool) -> None:
         if not devices_changed:
@@ -62,7 +62,7 @@ class Layers(Part):
 
 
 def table(obj: BpfObject, slots: Sequence[str], there: Collection[str]) -> list[dict[str, int]]:
-    """For the BPF side: by the number of the device, which row its bios have."""
+    """Fill the table of the programs: the row of bios by device number."""
     found = Table(obj, "layers")
     for slot, name in enumerate(slots):
         if name in there and not found.put(blockdev.extent(name).dev, slot=slot):

@@ -17,12 +17,12 @@ from wptrace.model.report import BYTES, Counters
 
 
 class Neighbours(Part):
-    """Sums of rows that come into being in the kernel; they only grow."""
+    """Sums of rows that the kernel creates; they only grow."""
 
     def __init__(self, owners: Owners, top: int = 0) -> None:
         super().__init__()
         self._owners, self._top = owners, top
-        # Words and records know them by number.
+        # Names and records refer to owners by number.
         owners.kept = True
         self._names: dict[int, Owner] = {0: Owner(NOBODY)}
 
@@ -45,7 +45,7 @@ class Neighbours(Part):
         self._others = obj.constants["OWNER_OTHERS"]
         self._sums: dict[Group, Counter[str]] = {}
         self._before: dict[int, dict[str, int]] = {}
-        """By row, what of it is in the sums."""
+        """By row: the part that is in the sums already."""
         self._nameless: dict[Group, Counter[str]] = {}
 
     # --- What is counted ------------------------------------------------------------------------------------------
@@ -88,18 +88,18 @@ class Neighbours(Part):
             group = HAD.group(dev, self._ops[what - had], self.name(holder))
         else:
             return
-        # A cell has room for what another kind counts.
+        # A cell has the counters of all kinds.
         declared = {one.name for one in group.kind.counters}
         grown = {field: sums[field] - before.get(field, 0) for field in sums if field in declared}
         if all(number in self._names for number in (waiter, holder)):
             self._before[place] = sums
             self._sums.setdefault(group, Counter()).update(grown)
         else:
-            # It may have its name at the next look.
+            # Its name may be known in the next read.
             self._nameless.setdefault(group, Counter()).update(grown)
 
     def name(self, number: int) -> Owner:
-        """By the number of an owner."""
+        """The owner with this number."""
         if number >= self._others:
             return self._names.setdefault(number, Owner(OTHERS))
         found = self._names.get(number)
@@ -115,7 +115,7 @@ class Neighbours(Part):
     # --- What a request met ---------------------------------------------------------------------------------------
 
     def decode(self, met: Any) -> dict[str, Any]:
-        """Of a `struct met`: who had the device while the request waited, and who beside it when it was there."""
+        """Decode a `struct met`: who had the device while the request waited, and who shared it afterwards."""
         both = {"meanwhile": met.wait, "beside": met.device}
         return {
             "waited_ns": met.waited,
@@ -130,7 +130,7 @@ class Neighbours(Part):
         }
 
     def _holders(self, numbers: Sequence[int], had: Sequence[int]) -> list[tuple[int, Owner, tuple[str, int]]]:
-        """Those who had most first, with their last request."""
+        """The owners with the most time first, with their last request."""
         times: Counter[int] = Counter()
         for number, ns in zip(numbers, had):
             times[number] += ns

@@ -25,19 +25,19 @@ from wptrace.model import kind
 from wptrace.model.kind import NOBODY, OTHERS, OWNER, TOTAL, UNTIMED_FIELD, Comm, Group, Kind, Label, Metric, Task
 from wptrace.model.report import BYTES, Counters
 
-# Bounds of the memory in the kernel: rows, and the bytes of both of their cells.
+# Limits of kernel memory: the rows, and the bytes of both cells of a row.
 _ROWS = 4096
 _ROW_BYTES = 64 << 20
-# What is remembered of those that were freed.
+# How much is remembered of owners that were freed.
 _TASKS, _FOLDED = 1 << 14, 1 << 14
-# No owner has an even hash.
+# Hashes of owners are odd.
 _LEAVING = 2
-# Its key is there; of files and directories, its path; of statements, the text.
+# The key is valid; with the path of a file or directory, or the text of a statement.
 _KNOWN, _NAMED = 1, 3
 
 
 def _kinds(label: Label) -> tuple[Kind, Kind, Kind]:
-    """Operations, hits and requests, by the same noun as those that are not by owner."""
+    """The kinds of operations, hits and requests, with the nouns of the kinds without owners."""
     labels = (*LABELS, label)
     under_way = Metric(
         UNDER_WAY,
@@ -77,7 +77,7 @@ KINDS = {
 
 
 class Element(NamedTuple):
-    """Of an owner: one of its cells."""
+    """A cell of an owner."""
 
     table: str
     number: int
@@ -87,7 +87,7 @@ class Element(NamedTuple):
 
 
 class ByDevice(Part):
-    """Rows of what the programs count anyway."""
+    """Rows by device, which the programs count in any case."""
 
     def __init__(self, top: int) -> None:
         super().__init__()
@@ -118,12 +118,12 @@ class ByDevice(Part):
 class Owners(Part):
     """Rows that the programs count by owner.
 
-    When half of the table is taken, owners that have been idle for longest are freed, and what was counted of them goes
-    to the others.
+    When the table is half full, the owners that have been idle for longest are freed, and their counts are added to the
+    row of the others.
     """
 
     def __init__(self, by: str, cgroups: CgroupNames, top: int = 0, rows: int = 0) -> None:
-        """`rows` of the table are a power of two; 0: as many as the memory for them allows."""
+        """`rows` is a power of two; 0: as large as the memory limit allows."""
         super().__init__()
         self.by, self._top, self._rows = by, top, rows
         self.kinds = KINDS[by]
@@ -133,9 +133,9 @@ class Owners(Part):
         self._tasks: OrderedDict[tuple[Task, int], Task] = OrderedDict()
         self._namesakes: Counter[Task] = Counter()
         self.kept = False
-        """They are never freed: others know them by their numbers."""
+        """Owners are never freed, as others refer to them by number."""
         self.leaving: Callable[[int, dict[Group, int]], None] | None = None
-        """Is called before the number of an owner is that of another one, and adds to what went to the others."""
+        """Called before an owner's number is reused; adds to what was folded into the others."""
         self._folded: dict[Group, int] = {}
 
     # --- The programs ---------------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ class Owners(Part):
         }
         self._elements: dict[int, list[Element]] = {}
         self._idle: dict[int, int] = {}
-        """By number of an owner: for how many looks."""
+        """By number of an owner: for how many reads it has been idle."""
         self._others = obj.constants["OWNER_OTHERS"]
         self._labels[self._others] = OTHERS
         for slot, name in enumerate(names):
@@ -188,7 +188,7 @@ class Owners(Part):
                     self.cells[one.table].regroup(one.number, group)
 
     def refresh(self, obj: BpfObject, devices_changed: bool) -> None:
-        """Rows come into being in the kernel: whose they are is in their keys."""
+        """Follow new rows: the kernel creates them, and their keys name the owner."""
         self._follow_new()
         if not self.kept:
             self._count_idle()
@@ -217,15 +217,15 @@ class Owners(Part):
 
     def _count_idle(self) -> None:
         layout = self._obj.struct("owner")
-        taken = self._obj.view("owners").cast("Q")[:: layout.size // 8].tolist()
-        for number in compress(range(1, len(taken) + 1), taken):
+        keys = self._obj.view("owners").cast("Q")[:: layout.size // 8].tolist()
+        for number in compress(range(1, len(keys) + 1), keys):
             counted = any(one.number in self.cells[one.table].changed for one in self._elements.get(number, ()))
             self._idle[number] = 0 if counted else self._idle.get(number, -1) + 1
 
     def _free(self) -> None:
-        """Free those that were idle for longest, so that half of them stay."""
+        """Free those that were idle for longest, until half of them are left."""
         idle = sorted(
-            (number for number, looks in self._idle.items() if looks and self.label(number) is not None),
+            (number for number, rounds in self._idle.items() if rounds and self.label(number) is not None),
             key=self._idle.__getitem__,
             reverse=True,
         )
@@ -235,13 +235,13 @@ class Owners(Part):
         some = [number for number in idle[: (len(self._idle) + 1) // 2] if number not in held]
         words, stride = self._obj.view("owners").cast("Q"), self._obj.struct("owner").size // 8
         hashes = {number: words[(number - 1) * stride] for number in some}
-        # Whoever looks for one from now on gets a place of its own.
+        # From now on a lookup of the owner creates a new entry.
         for number in some:
             words[(number - 1) * stride] = _LEAVING
         cpus.barrier()
         held = self._held()
         self._follow_new(set(some))
-        # Snapshots have the ones before.
+        # Earlier snapshots keep the old one.
         now = dict(self._folded)
         for number in some:
             if number in held:
@@ -255,7 +255,7 @@ class Owners(Part):
         self._folded = now
 
     def _held(self) -> set[int]:
-        """Owners of what is in flight: it will be counted by their numbers."""
+        """Owners of objects in flight, which will be counted by these numbers."""
         found = values_in_flight(self._obj, ops="owner", bios="owner")
         submitted = self._obj.struct("submission").size // 8
         keys = self._obj.view("submissions").cast("Q")[::submitted].tolist()
@@ -274,7 +274,7 @@ class Owners(Part):
                 folded[group] = folded.pop(group, 0) + 1
         if self.leaving is not None:
             self.leaving(number, folded)
-        # Each has a cell in both tables.
+        # Each row has a cell in both tables.
         for row in {one.row for one in elements}:
             rows[row] = 0
             self._known.discard(row)
@@ -282,11 +282,11 @@ class Owners(Part):
         self._left(self._labels.pop(number))
 
     def _rest_of(self, group: Group) -> Group:
-        """Where what was counted of one that is gone goes."""
+        """The group that gets the counts of an owner that is freed."""
         return group.of_others
 
     def _left(self, label: Any) -> None:
-        """One of those that have this label is gone."""
+        """Forget an owner with this label."""
 
     def _group(self, table: str, dev: str, what: int, label: Any) -> Group | None:
         operations, hits, requests = self.kinds
@@ -300,7 +300,7 @@ class Owners(Part):
         return of.group(dev, self._op_kinds[number], label)
 
     def label(self, number: int) -> Any:
-        """None: it is not known yet."""
+        """The label of an owner; None if it is not known yet."""
         if number not in self._labels:
             values = self._values(number)
             if values["known"] < (_NAMED if self.by in (FILE, DIR, STATEMENT) else _KNOWN):
@@ -309,12 +309,12 @@ class Owners(Part):
         return self._labels[number]
 
     def seen(self, number: int) -> str:
-        """With --neighbours: the name of one of its tasks, where it is not a task itself."""
+        """With --neighbours: the name of one of its tasks, unless the owner is a task."""
         values = self._values(number)
         return _name(values, "seen") if self.by in (CGROUP, FILE, DIR) else ""
 
     def last(self, number: int) -> tuple[int, int]:
-        """With --neighbours: the operation of its last request (block_op), and how many bytes."""
+        """With --neighbours: the operation (block_op) and bytes of its last request."""
         values = self._values(number)
         return values["last_op"], values["last_bytes"]
 
@@ -339,7 +339,7 @@ class Owners(Part):
         return _name(values, "key.comm")
 
     def _task(self, task: Task, started: int) -> Task:
-        """One whose number is that of another one of that name, which was started earlier, says so."""
+        """Mark a task whose pid belonged to an earlier task of the same name."""
         key = task, started
         found = self._tasks.pop(key, None)
         if found is None:
@@ -360,7 +360,7 @@ class Owners(Part):
     # --- Rows -----------------------------------------------------------------------------------------------------
 
     def add_distributions(self, found: Distributions) -> None:
-        # There may be thousands, and each is in one table alone.
+        # There may be thousands, each in one table only.
         for cells in self.cells.values():
             found.update(cells.shared())
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--recorder`: the last operations and requests, which nobody reads until a dump (bpf_src/lib/recorder.h)."""
+"""`--recorder`: the latest operations and requests, unread until a dump (bpf_src/lib/recorder.h)."""
 
 from __future__ import annotations
 
@@ -37,42 +37,42 @@ from wptrace.model.kind import Kind
 from wptrace.model.report import Overhead, Report, Start
 from wptrace.model.units import size as human
 
-# Names that were not seen for so long give way to others.
+# Names that were not used for this long may be replaced.
 _NAMED_NS = 60_000_000_000
-# Records of a CPU, and of one that is not online now.
+# The fewest records of a CPU, also those of one that is offline.
 _FEWEST = _OFFLINE = 1 << 10
-# Tables beside the records (recorder.h).
+# Sizes of the name tables (recorder.h).
 _TASKS, _FILES = 1 << 14, 1 << 12
 _WORD, _HALF = 8, 4
 _HALF_WORD = 0xFFFFFFFF
 _HEAD_BYTES = 64
-# Numbers of records that are compared at once.
+# The number of record numbers to compare at once.
 _COMPARED = 4096
-# And those that are written at once.
+# The number of records to write at once.
 _AT_ONCE = 8192
-# What must be left of the memory that there is.
+# The share of available memory that must stay free.
 _SPARE = 1 / 4
-# A dump is a copy, and the order of what is in it.
+# A dump takes a copy, and the order of its records.
 _OF_DUMP = 2
 SMALLER = "name a smaller size with --recorder, such as 16M"
 
 
 class Area(NamedTuple):
-    """Of a CPU, in records."""
+    """The records of a CPU."""
 
     first: int
     room: int
 
 
 class Whole(NamedTuple):
-    """The records of one area that are whole, the oldest first."""
+    """The complete records of an area, oldest first."""
 
     runs: Sequence[tuple[int, int]]
-    """Where in the copy some of them begin, and how many they are."""
+    """Runs of complete records in the copy: where each begins, and its length."""
     written: int
     torn: int
     wrapped: bool
-    """There were older ones."""
+    """Older records were overwritten."""
 
     @property
     def there(self) -> int:
@@ -80,17 +80,17 @@ class Whole(NamedTuple):
 
 
 class Dump(NamedTuple):
-    """What a dump has."""
+    """A written dump."""
 
     path: Path
     records: int
     since_ns: int
-    """The time of day from which on it has all of them."""
+    """The time of day from which on the dump is complete."""
     until_ns: int
 
 
 class Recorder(Part):
-    """Of records that name nobody: those of block requests."""
+    """A recorder of block requests, whose records have no names."""
 
     what = "requests"
 
@@ -120,7 +120,7 @@ class Recorder(Part):
         for cpu, area in enumerate(self._areas):
             words = heads[cpu * _HEAD_BYTES : (cpu + 1) * _HEAD_BYTES].cast("I")
             words[2], words[3] = area.first, area.room - 1
-        self._begun_ns = time.monotonic_ns()
+        self._start_ns = time.monotonic_ns()
 
     def notes(self, loaded: Loaded) -> list[str]:
         self._notes = [
@@ -133,17 +133,17 @@ class Recorder(Part):
 
     @property
     def slow_seen_ns(self) -> int:
-        """When something was slow last; 0: nothing was."""
+        """The time of the last slow event; 0 if there was none."""
         return int(self._obj.bss.recorder_slow_seen)
 
     def dump(self, path: Path, start: Start, view: str) -> Dump:
-        """Write what is there to a capture; raises where that cannot be written, and the recorder goes on."""
+        """Write the records to a capture, or raise; the recorder goes on in either case."""
         size = self._record.size
         rows, areas = self._copy()
         ends = memoryview(rows).cast("Q")[:: size // _WORD]
         oldest = [ends[one.runs[0][0]] for one in areas if one.wrapped and one.runs]
         now = time.monotonic_ns()
-        begin_ns = max(self._begun_ns, now - self._size.window_ns, *oldest)
+        begin_ns = max(self._start_ns, now - self._size.window_ns, *oldest)
         order, earlier = _ordered(ends, areas, begin_ns)
         names = self._names()
         offset = time.time_ns() - now
@@ -184,11 +184,11 @@ class Recorder(Part):
         return Names()
 
     def _unnamed(self, entries: bytearray, names: Names) -> int:
-        """How many have no name of their thread, or of their file."""
+        """How many records lack the name of their thread, or of their file."""
         return 0
 
     def _copy(self) -> tuple[mmap.mmap, list[Whole]]:
-        """The areas of all CPUs, one behind the other, while programs go on writing them."""
+        """Copy the areas of all CPUs, while programs go on writing."""
         size = self._record.size
         heads = self._obj.view("recorder_heads").cast("Q")[:: _HEAD_BYTES // _WORD]
         used = [min(heads[cpu], area.room) for cpu, area in enumerate(self._areas)]
@@ -196,7 +196,7 @@ class Recorder(Part):
         with _mapped(self._obj.maps["recorded"]) as mapped, memoryview(mapped) as memory, memoryview(rows) as copy:
             numbers = copy.cast("I")[size // _HALF - 1 :: size // _HALF]
             for cpu, (area, count) in enumerate(zip(self._areas, used)):
-                # What came since then finds no room in the copy, but where older ones give way.
+                # Records since then are not in the copy, unless they overwrote older ones.
                 before = heads[cpu] if count == area.room else count
                 copy[at * size : (at + count) * size] = memory[area.first * size : (area.first + count) * size]
                 areas.append(_whole(numbers, at, area.room, before, heads[cpu]))
@@ -205,7 +205,7 @@ class Recorder(Part):
 
 
 class NamedRecorder(Recorder):
-    """Of operations and requests, with names of tasks and files beside them."""
+    """A recorder of operations and requests, with names of tasks and files."""
 
     what = "operations and requests"
     _notes_of_dump = ("page-cache hits of less than 1 ms are not recorded",)
@@ -235,7 +235,7 @@ class NamedRecorder(Recorder):
         paths = self._obj.maps["recorded_paths"]
         for values in _used(self._obj.maps["recorded_files"], self._obj.struct("recorded_file"), "key"):
             memory = paths.raw(values["place"])
-            # Its path is being read just now, where the key is even.
+            # An even key marks an entry whose path is being written.
             if memory is None or not values["key"] & 1:
                 continue
             yield (values["dev"], values["inode"]), path_in(names, memory)
@@ -256,12 +256,12 @@ class NamedRecorder(Recorder):
 
 
 def takes(size: int) -> str:
-    """Of a recorder of so many bytes."""
+    """Describe the memory that a recorder of this size takes."""
     return f"takes {human(size)} of the kernel's memory, and a dump of it {human(_OF_DUMP * size)} for a moment"
 
 
 def does_not_fit(size: int) -> str:
-    """Why not; empty: it does. Without room for a dump, that would end the trace when it is needed most."""
+    """Why it does not fit; empty if it does. A dump without memory would end the trace when it is needed most."""
     room = memory.room()
     if (1 + _OF_DUMP) * size <= room.bytes * (1 - _SPARE):
         return ""
@@ -269,7 +269,7 @@ def does_not_fit(size: int) -> str:
 
 
 def _areas(records: int, possible: int, online: Sequence[int]) -> list[Area]:
-    """A power of two for each CPU; those that are not online have little room."""
+    """A power of two for each CPU; offline ones get little room."""
     each = _FEWEST
     while 2 * each * len(online) <= records:
         each *= 2
@@ -282,16 +282,16 @@ def _areas(records: int, possible: int, online: Sequence[int]) -> list[Area]:
 
 
 def _whole(numbers: memoryview, at: int, room: int, before: int, after: int) -> Whole:
-    """Those of an area that were not written meanwhile, by the numbers of all in the copy, where the area begins `at`.
+    """The records of an area, which begins `at`, that were not overwritten during the copy.
 
-    So many there had been `before` the copy, and `after` it.
+    `numbers` are those of all records in the copy; `before` and `after` count the records before and after it.
     """
     used = min(before, room)
     oldest = before - used
-    # A slot that may have been taken again since the first look has had another record.
+    # A slot that may have been reused since then has a newer record.
     first = max(oldest, min(after - room, before))
     torn, runs = 0, []
-    # By places: up to the end of the area, and from its begin on.
+    # In order of places: up to the end of the area, and from its start on.
     split = before & (room - 1) if before > room else 0
     for number, begin, end in ((oldest, split, used), (oldest + used - split, 0, split)):
         begin += min(max(first - number, 0), end - begin)
@@ -302,7 +302,7 @@ def _whole(numbers: memoryview, at: int, room: int, before: int, after: int) -> 
 
 
 def _runs(numbers: memoryview, begin: int, end: int, number: int) -> Iterator[tuple[int, int]]:
-    """Where those begin, and how many they are, that have the number which is theirs."""
+    """Runs of records that have the expected number: where each begins, and its length."""
     since = begin
     for place in range(begin, end, _COMPARED):
         until = min(place + _COMPARED, end)
@@ -321,7 +321,7 @@ def _runs(numbers: memoryview, begin: int, end: int, number: int) -> Iterator[tu
 
 
 def _ordered(ends: memoryview, areas: Sequence[Whole], since_ns: int) -> tuple[Sequence[int], int]:
-    """The places of all records by their end; and how many were older."""
+    """The places of all records in order of their end, and how many were too old."""
     by_place = ends.tolist()
     places = chain.from_iterable(range(begin, begin + count) for one in areas for begin, count in one.runs)
     order = sorted(places, key=by_place.__getitem__)
@@ -330,7 +330,7 @@ def _ordered(ends: memoryview, areas: Sequence[Whole], since_ns: int) -> tuple[S
 
 
 def _entries(rows: mmap.mmap | bytearray, size: int, order: Sequence[int]) -> Iterator[bytearray]:
-    """As a ring has them. Few at once stay in the caches of a CPU."""
+    """Yield records as a ring has them, few enough at a time for a CPU's caches."""
     head = size.to_bytes(_HALF, "little") + bytes(ENTRY - _HALF)
     for at in range(0, len(order), _AT_ONCE):
         some = [rows[place * size : (place + 1) * size] for place in order[at : at + _AT_ONCE]]
@@ -338,13 +338,13 @@ def _entries(rows: mmap.mmap | bytearray, size: int, order: Sequence[int]) -> It
 
 
 def _mapped(table: Map) -> mmap.mmap:
-    """For a moment alone: it counts as memory of this process."""
+    """Map it briefly: it counts as memory of this process."""
     length = -(-table.max_entries * table.value_size // mmap.PAGESIZE) * mmap.PAGESIZE
     return mmap.mmap(table.fd, length, mmap.MAP_SHARED, mmap.PROT_READ)
 
 
 def _room(length: int) -> mmap.mmap:
-    """Memory for a copy, most of whose time it takes to clear the pages: so they are large where they may be."""
+    """Memory for a copy, with huge pages if possible: clearing the pages takes most of the time."""
     found = mmap.mmap(-1, max(length, mmap.PAGESIZE), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):
         found.madvise(mmap.MADV_HUGEPAGE)
@@ -361,7 +361,7 @@ def _used(table: Map, layout: Any, key: str) -> Iterator[dict[str, Any]]:
 
 
 def _flags() -> dict[str, int]:
-    """The bits of requests in this kernel."""
+    """The flag bits of requests in this kernel."""
     found = vmlinux().find("req_flag_bits", Enum)
     bits = {} if found is None else {one.name: one.value for one in found.values}
     return {f"REQ_{name}": bits[f"__REQ_{name}"] for name in FLAGS if f"__REQ_{name}" in bits}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps by which the path flow saves cost, and how they are taken back (bpf_src/block/path/state.h)."""
+"""The steps by which the path flow sheds load, and how it restores them (bpf_src/block/path/state.h)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from wptrace.flows.io.options import FS, INTERFERENCE, SAMPLE, SAVINGS
 from wptrace.flows.io.state import give_up, operations
 from wptrace.model.budget import EACH, KEPT_ONE_IN, Step, ladder, rate_before
 
-# Operations that are in flight when their hooks go get so long to end; the others are given up.
+# The time that operations in flight have to end after their hooks are detached; the others are given up.
 _LAST_MOMENT_S = 0.1
-# What runs when a link goes has ended by then.
+# Programs that run while a link is detached end within this time.
 _GRACE_S = 0.01
 
 _OF_INTERFERENCE = tuple(hook.id for hook in HOOKS if set(hook.serves) <= {*INTERFERENCES, *CONTROLLERS})
 
 
 class PathShedder:
-    """`save_records` leaves records of one in so many, `look` has the flow read its cells: what was timed until then is
-    not scaled like what comes."""
+    """Sheds load. `save_records` reduces records to one in so many; `look` has the flow read its cells, so that objects
+    timed so far are not scaled like later ones."""
 
     savings = SAVINGS
 
@@ -38,17 +38,17 @@ class PathShedder:
         read_cells: Callable[[], object],
         unseen: Sequence[Counted] = (),
     ) -> None:
-        """`unseen` is work that the programs cause, and the kernel does not count as theirs."""
+        """`unseen` is the cost that programs cause but the kernel does not count as theirs."""
         self._loaded, self._unseen = loaded, unseen
         self._save_records, self._tick_ns = save_records, tick_ns
         self._read_cells = read_cells
         self._off: set[str] = set()
         self.given_up = 0
         self.given_up_requests = 0
-        """Operations that were in flight when their hooks went."""
+        """Requests of operations that were in flight when their hooks were detached."""
         kinds = [INTERFERENCE] if interference else []
         kinds += [EACH] if save_records is not None else []
-        # Only an operation knows its file: without operations, a filter for files would leave nothing.
+        # Only operations know their file: without them, a filter by file would match nothing.
         operations = [] if loaded.obj.rodata.requests_alone else [FS]
         kinds += [] if loaded.obj.bss.filter_file else [*operations, SAMPLE]
         self.steps = ladder(kinds)
@@ -82,7 +82,7 @@ class PathShedder:
 
     def _add_interference(self, step: Step) -> None:
         obj = self._loaded.obj
-        # An interrupt that was under way when the hooks went, a tick of then: they are no begin of anything now.
+        # The state of interrupts from before the hooks were detached is stale.
         obj.maps["cpu_states"].clear(0)
         self._put_back(_OF_INTERFERENCE)
         obj.bss.tick_ns = self._tick_ns
@@ -97,7 +97,7 @@ class PathShedder:
     # --- Operations ---------------------------------------------------------------------------------------------------
 
     def _shed_operations(self, step: Step) -> None:
-        """None begins any more, those in flight get a moment to end, and what is left then is given up."""
+        """Stop new operations, give those in flight a moment to end, and give up the rest."""
         obj = self._loaded.obj
         obj.bss.no_operations = True
         end = time.monotonic() + _LAST_MOMENT_S
@@ -105,7 +105,7 @@ class PathShedder:
             time.sleep(_LAST_MOMENT_S / 20)
         self._take_off(OPERATIONS)
         time.sleep(_GRACE_S)
-        # Their places would hold later requests of their tasks for those of an operation.
+        # Later requests of the same tasks would be attributed to the operations in these places.
         for place, traced in list(operations(obj)):
             self.given_up_requests += give_up(obj, place)
             self.given_up += traced

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--slow`, `--each`, `--sample`, `--segments`: operations and requests one by one, as records of the ring."""
+"""`--slow`, `--each`, `--sample`, `--segments`: single operations and requests, as records in the ring."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Singles(Part):
         self._records: list[Record] = []
         self._slow_ns, self._sample, self._limit = options.slow_ns, options.sample, options.limit
         self._one_in = 0
-        """A budget has at most one in so many; 0: it does not."""
+        """The sampling rate of a budget: at most one in so many; 0: no limit."""
         self._in_the_way = InTheWay()
 
     @property
@@ -80,7 +80,7 @@ class Singles(Part):
         if self._on == before:
             return
         self._obj.bss.records_on = self._on
-        # Whoever begins from now on sees that.
+        # From now on every program sees that.
         cpus.barrier()
         self._obj.data.records_since_ns = time.monotonic_ns() if self._on else NEVER_NS
 
@@ -102,7 +102,7 @@ class Singles(Part):
     def take(self, records: list[Record]) -> None:
         self._records += records
         self._stories.meet(records)
-        for one in self._stories.decode(self._stories.told(records)):
+        for one in self._stories.decode(self._stories.with_culprits(records)):
             self._in_the_way.add(one)
 
     def add_counters(self, found: dict[Group, Counter[str]]) -> None:
@@ -112,8 +112,8 @@ class Singles(Part):
         return {} if self.ring is None else {FOREIGN: self.ring.foreign}
 
     def events(self, found: Sequence[Event]) -> Sequence[Event]:
-        taken, self._records = self._records, []
-        if not taken:
+        records, self._records = self._records, []
+        if not records:
             return found
-        rows = Rows(taken, self._stories)
+        rows = Rows(records, self._stories)
         return [*found, *rows] if found else rows

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks that slept for requests of their own, where no operations are followed (bpf_src/block/path/sleep.h)."""
+"""Tasks that slept for their own requests, at levels that follow no operations (bpf_src/block/path/sleep.h)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows by statement of a database (bpf_src/block/path/statement.h): `--by statement`.
 
-Programs tell texts apart by a hash. What differs in literals alone is one row here: several owners of the programs have
-the same label.
+Programs distinguish texts by a hash. Texts that differ only in literals share a row here: several owners of the
+programs have the same label.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from wptrace.kernel.servers import PROGRAMS, VARIABLE, Program, Programs
 from wptrace.model.kind import Comm, Group
 
 UNREAD = Comm("unread")
-"""Texts that were not in memory, or are none."""
+"""Texts that could not be read, or are not text."""
 
-# What is remembered of those that were freed.
+# How many texts of freed owners are remembered.
 _TEXTS = 1 << 14
 
 _FACTOR, _ALL_BITS = 0x9E3779B97F4A7C15, (1 << 64) - 1
@@ -39,9 +39,9 @@ class Statements(Owners):
         self._how = how
         self._found: list[Program] = []
         self._texts: OrderedDict[tuple[int, int], Any] = OrderedDict()
-        """What has a hash, also of those that made room: what one made dirty is written when its text is gone."""
+        """Texts by hash, kept after their owner was evicted: pages that a statement dirtied are written back later."""
         self._sharing: Counter[Any] = Counter()
-        """How many owners have a label; 0: those that had it made room for others."""
+        """By label: how many owners have it; 0: those that had it were freed."""
 
     @property
     def chosen(self) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class Statements(Owners):
         self._look()
 
     def _look(self) -> None:
-        """Put the programs of servers where those of the trace find them."""
+        """Register the executables of servers, so that the programs find them."""
         self._found = self._programs.look()
         usable = [one for one in self._found if one.text is not None]
         found = [{"inode": one.inode, "size": one.size, "text": one.text} for one in usable]
@@ -106,7 +106,7 @@ class Statements(Owners):
         memory = self._obj.maps["statement_texts"].raw(number - 1)
         size = self._obj.constants["STATEMENT_BYTES"]
         text = b"" if memory is None else bytes(memory[:size]).split(b"\0", 1)[0]
-        # Where it was not read, or has become another one meanwhile, it has another hash.
+        # If it could not be read, or has changed meanwhile, the hash differs.
         if hash_of(text, self._obj.constants["STATEMENT_PIECE"], size) != hash_in_key:
             return UNREAD
         found = statements.decoded(text, cut=len(text) == size)
@@ -117,7 +117,7 @@ class Statements(Owners):
     # --- Owners that are gone ---------------------------------------------------------------------------------------
 
     def _rest_of(self, group: Group) -> Group:
-        """What was counted of a variant stays in the row of all of them, as long as there are not too many rows."""
+        """Keep the counts of a variant in the row that all variants share, unless there are too many rows."""
         label = group.values[-1]
         few = 2 * len(self._sharing) <= self._obj.length("owners")
         return group if few or self._sharing[label] > 1 else super()._rest_of(group)
@@ -129,7 +129,7 @@ class Statements(Owners):
 
 
 def hash_of(text: bytes, piece: int, size: int) -> int:
-    """As programs make it: of pieces, filled up with zeros, of which the last one is not full."""
+    """The hash that programs compute: over pieces, the last one padded with zeros."""
     pieces = min(len(text) // piece + 1, size // piece)
     found = 0
     for (word,) in islice(struct.iter_unpack("<Q", text[:size].ljust(size, b"\0")), pieces * piece // 8):

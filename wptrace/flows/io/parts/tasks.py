@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--pid`, `--children`: the process that is asked for, and what it starts. Cgroups of tasks that go meanwhile."""
+"""`--pid`, `--children`: the wanted process and its children; and the cgroups of tasks that exit."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from wptrace.kernel import tasks
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.model.book import Cause
 
-# Processes at once that descend from the one that is asked for.
+# The maximum of descendants at a time.
 _MOST = 1 << 14
 _NO_PROCESS = (1 << 32) - 1
 
 
 class Process(Part):
-    """When it has ended, another one may have its number; not while it is a command of this process."""
+    """The wanted process. After its end its pid may be reused, unless it is a child of wptrace."""
 
     def __init__(self, pid: int | None, children: bool, command: tuple[str, ...], watched: bool) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Process(Part):
             self._watched = tasks.Watched(self._pid)
 
     def _mark(self, obj: BpfObject) -> None:
-        """Those that are there; later ones are marked when they are forked."""
+        """Mark existing children; later ones are marked when they fork."""
         if self._children and self._pid and not tasks.namespace():
             marked = obj.maps["descendants"]
             for number in tasks.descendants(self._pid):
@@ -72,7 +72,7 @@ class Process(Part):
 
 
 class Cgroups(Part):
-    """Their names, also of those that are removed while somebody still has to be named."""
+    """Names of cgroups, including those that are removed while they are still needed."""
 
     hooks = (gone_cgroups.HOOK,)
 

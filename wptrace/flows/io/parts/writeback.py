@@ -12,7 +12,7 @@ from wptrace.flows.io.kinds import WRITEBACK, WRITEBACK_STAGES
 from wptrace.flows.io.part import Part, Tracing
 from wptrace.model.book import Cause
 
-# At most this share of all pages is dirty with the default vm.dirty_ratio; and 28 MB of memory for it.
+# With the default vm.dirty_ratio at most this fraction of all pages is dirty; its table takes at most 28 MB.
 _SHARE = 4
 MOST_FRAMES = 1 << 19
 
@@ -37,6 +37,6 @@ class Writeback(Part):
 
 
 def _frames() -> int:
-    """How many page frames may be dirty at a time: a power of two."""
+    """How many page frames may be dirty at a time, as a power of two."""
     wanted = os.sysconf("SC_PHYS_PAGES") // _SHARE
     return min(1 << max(wanted - 1, 1).bit_length(), MOST_FRAMES)
