@@ -61,7 +61,7 @@ def test_what_is_refused(words: list[str], sentence: str, tmp_path: Path, monkey
 
 
 def test_several_flows_have_no_report_in_common() -> None:
-    with pytest.raises(UsageError, match="of one definition"):
+    with pytest.raises(UsageError, match="takes one definition"):
         main(["net", "--report", "x"])
 
 

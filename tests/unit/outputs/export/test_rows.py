@@ -89,5 +89,5 @@ def test_speedscope_has_each_stack(tmp_path: Path) -> None:
 
 
 def test_speedscope_is_of_stacks_alone(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="of stacks"):
+    with pytest.raises(UsageError, match="hold stacks"):
         export.make("speedscope", tmp_path / "out", "stages", Wanted())
