@@ -100,7 +100,7 @@ def _untyped(target: Target, kernel: Kernel) -> Hook | Missing:
 
 
 def renamed(name: str, kernel: Kernel) -> str:
-    """What the compiler made of a function, to append to a message; empty if that is not known."""
+    """The name that the compiler gave a function, to append to a message; empty if that is not known."""
     found = sorted(symbol for symbol in kernel.symbols if symbol.startswith(f"{name}."))
     if found:
         return f": the compiler made {found[0]} of it"
