@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operations wait for, under loads whose reason is known: /proc/TID/stack and the kernel's tracing saw it too."""
+"""Reasons of waits, under loads whose reason is known; the witnesses are /proc/TID/stack and the kernel's tracing."""
 
 from __future__ import annotations
 
@@ -351,7 +351,7 @@ _calls = itertools.count()
 
 
 def commits_preempt_nobody(disk: Disk) -> None:
-    """What wakes on the CPU of the one who asked for it may be done before that one goes to sleep."""
+    """A task that is woken on the waker's CPU may be done before the waker goes to sleep."""
     names = {int(file.parent.name): file.read_text() for file in Path("/proc").glob("[0-9]*/comm")}
     (tid,) = (tid for tid, name in names.items() if name.startswith(f"jbd2/{disk.name}-"))
     os.sched_setscheduler(tid, os.SCHED_BATCH, os.sched_param(0))
@@ -363,7 +363,7 @@ def sync_often(folder: Path, times: int) -> list[Sleeper]:
 
 
 def sync_together(folder: Path, threads: int, times: int) -> list[Sleeper]:
-    """What is written over needs no change of the journal, so each time there are new blocks in new files."""
+    """Overwriting needs no change of the journal, so each time there are new blocks in new files."""
     call = next(_calls)
 
     def sync(number: int) -> None:
@@ -681,12 +681,12 @@ def test_without_stacks_there_are_waits_and_no_reasons(tmp_path: Path, monkeypat
             (part,) = (part for part in flow.flow._parts if isinstance(part, waits_part.Waits))
             (note,) = part.notes(flow.flow._running)
             assert note.startswith("waits have no reasons: this kernel lets no program read")
-            with flow.window() as told:
+            with flow.window() as reported:
                 sync_together(folder, 3, 4)
         finally:
             flow.flow.close()
-    exact(told)
-    found = waits(told, "sync")
+    exact(reported)
+    found = waits(reported, "sync")
     assert found
     assert {wait["reason"] for _, wait in found} == {"unknown"}
     assert not [wait for _, wait in found if wait["stack"]]
@@ -745,10 +745,10 @@ def throttled() -> Iterator[Disk]:
         yield disk
 
 
-def told_whose(told: Lines, words: str) -> None:
+def verdict_says(reported: Lines, words: str) -> None:
     """In the verdict, unless a busy machine made the way to the page cache longer than the pauses."""
-    stages = {row["stage"]: row["sum_ns"] for row in told.summary["rows"] if row["kind"] == "operation"}
-    verdict = told.summary["verdict"]
+    stages = {row["stage"]: row["sum_ns"] for row in reported.summary["rows"] if row["kind"] == "operation"}
+    verdict = reported.summary["verdict"]
     assert verdict["findings"][0]["stage"] == max(stages.keys() - {"total"}, key=stages.__getitem__)
     assert (words in verdict["text"]) == (verdict["findings"][0]["stage"] == "dirty_limit")
 
@@ -783,7 +783,7 @@ def test_a_writer_sleeps_in_the_dirty_limit(path_flow: Running, throttled: Disk,
     (row,) = [row for row in reported.summary["rows"] if row["kind"] == "wait" and row["reason"] == "dirty limit"]
     assert (row["in_stage"], row["waits"]) == ("dirty_limit", len(made))
     assert 0 < row["limit_bytes"] <= 4 << 20
-    told_whose(reported, "the machine may have")
+    verdict_says(reported, "the machine may have")
     assert any("balance_dirty_pages" in name for names in sleeper.seen for name in names)
 
 
@@ -850,19 +850,19 @@ def test_a_writer_sleeps_in_the_dirty_limit_of_its_cgroup(
     with limited(v2, "wptwaits", high=most) as group, mounted(throttled, "ext4", tmp_path / "mounted") as top:
         flow = path_flow.aim(throttled)
         with tracefs.traced("writeback/balance_dirty_pages") as pauses:
-            with flow.window() as told:
+            with flow.window() as reported:
                 within(group, _WRITER, top / "file")
             events = [dict(re.findall(r"(\w+)=(-?\d+)", one.text)) for one in pauses.records()]
-    exact(told)
+    exact(reported)
     made = [int(one["pause"]) for one in events if int(one["pause"]) > 0]
     if not made:
         # Its pages were written back before, by who had to make room for them.
-        assert "memory" in {wait["reason"] for _, wait in waits(told, "write")}
+        assert "memory" in {wait["reason"] for _, wait in waits(reported, "write")}
         return
-    (row,) = [row for row in told.summary["rows"] if row["kind"] == "wait" and row["reason"] == "dirty limit"]
+    (row,) = [row for row in reported.summary["rows"] if row["kind"] == "wait" and row["reason"] == "dirty limit"]
     assert (row["in_stage"], row["waits"]) == ("dirty_limit", len(made))
     assert 0 < row["limit_bytes"] < most < row["machine_bytes"]
-    told_whose(told, "its cgroup may have")
+    verdict_says(reported, "its cgroup may have")
 
 
 _READER = """
@@ -886,12 +886,12 @@ def test_a_reader_whose_cgroup_is_full_waits_for_memory(
         written(top / "file", 1 << 20)
         Path("/proc/sys/vm/drop_caches").write_text("1\n")
         flow = path_flow.aim(throttled)
-        with flow.window() as told:
+        with flow.window() as reported:
             within(group, _READER, top / "file", str(most))
         events = dict(line.split() for line in (group / "memory.events").read_text().splitlines())
-    exact(told)
+    exact(reported)
     assert int(events["high"]) > 0
-    assert {wait["reason"] for _, wait in waits(told, "read")} >= {"memory"}
+    assert {wait["reason"] for _, wait in waits(reported, "read")} >= {"memory"}
 
 
 def meminfo(name: str) -> int:
@@ -980,10 +980,10 @@ def test_a_frozen_file_system_holds_up_a_write(flow: Running, folder: Path) -> N
         (folder / "made").mkdir()
         os.pwrite(fd, b"y", 2)
 
-    with opened(folder / "file") as fd, flow.window() as told:
+    with opened(folder / "file") as fd, flow.window() as reported:
         _, *sleepers = run(freeze, write, write_vector, make)
-    exact(told)
-    writes = [one for one in told.operations if one["op"] == "write"]
+    exact(reported)
+    writes = [one for one in reported.operations if one["op"] == "write"]
     assert sorted(one["offset"] for one in writes) == [0, 0, 2]
     assert {one["path"] for one in writes} == {str(folder / "file")}
     if flow.flow._running.way(OPERATION).name == FILES:

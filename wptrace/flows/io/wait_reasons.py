@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the task of an operation waits for, by the functions in its stack (docs/waits.md).
+"""Reasons why the task of an operation waits, by the functions in its stack (docs/waits.md).
 
 The kernel leaves out functions of the scheduler and of most locks, so a stack begins with who takes the lock.
 """
@@ -516,7 +516,7 @@ WORK = (
 )
 BY_NAME = {reason.name: reason for reason in REASONS}
 WORK_BY_NAME = {reason.name: reason for reason in WORK}
-"""What keeps the CPU busy has words of its own."""
+"""Work on a CPU has reasons of its own."""
 
 # Programs of BPF lie between the functions that they observe, and faults of a buffer in the middle.
 _ASIDE = ("bpf_", "__bpf_", "asm_exc_page_fault")
@@ -553,7 +553,7 @@ def reason_of(stack: Sequence[str], reasons: Sequence[Reason] = REASONS) -> str:
 
 
 def work_of(stack: Sequence[str]) -> str:
-    """What a task did that a tick interrupted. Interrupts are no work of its own."""
+    """The work of a task that a tick interrupted; interrupts are not part of it."""
     interrupts = [at for at, name in enumerate(stack) if _INTERRUPT.fullmatch(name)]
     return reason_of(stack[interrupts[-1] + 1 :] if interrupts else stack, WORK)
 

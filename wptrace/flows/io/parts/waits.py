@@ -104,7 +104,7 @@ class Waits(Part):
     def notes(self, loaded: Loaded) -> list[str]:
         if not _reads_stacks(loaded):
             return ["waits have no reasons: this kernel lets no program read the stack of a task that is switched in"]
-        found = [] if self._least_ns else ["all waits are told apart: some 1,600 instructions for each sleep"]
+        found = [] if self._least_ns else ["every wait gets its reason: some 1,600 instructions for each sleep"]
         if not symbols.shown():
             fs = ", and those for a journal are part of fs" if _journals_by_stack(loaded) else ""
             hidden = f"/proc/kallsyms shows no addresses ({privileges.hidden_addresses()})"
