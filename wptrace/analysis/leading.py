@@ -13,7 +13,7 @@ from collections.abc import Hashable
 from typing import Any, Callable
 
 from wptrace.analysis import owners
-from wptrace.model.distribution import Distribution
+from wptrace.model.distribution import Distribution, merge_stages
 from wptrace.model.kind import OTHERS, TOTAL, Group, Kind
 from wptrace.model.report import Snapshot, since
 
@@ -56,12 +56,7 @@ class Leading:
         self._rank(new, (snapshot.at_ns - last.at_ns) / 1e9)
         self._last = snapshot
         for group, found in new.items():
-            into = self.cells.setdefault(self._row(group), {})
-            for name, one in found.items():
-                if name in into:
-                    into[name].merge(one)
-                else:
-                    into[name] = one.copy()
+            merge_stages(self.cells.setdefault(self._row(group), {}), found)
         for group, counts in counted.items():
             sums = self.counters.setdefault(self._row(group), {})
             for name, count in counts.items():
@@ -93,12 +88,7 @@ class Leading:
     def _leave(self, who: Who) -> None:
         self._first.discard(who)
         for group in [group for group in self.cells if owners.owner(group) == who]:
-            into = self.cells.setdefault(group.of_others, {})
-            for name, one in self.cells.pop(group).items():
-                if name in into:
-                    into[name].merge(one)
-                else:
-                    into[name] = one
+            merge_stages(self.cells.setdefault(group.of_others, {}), self.cells.pop(group))
         for group in [group for group in self.counters if owners.owner(group) == who]:
             sums = self.counters.setdefault(group.of_others, {})
             for name, count in self.counters.pop(group).items():

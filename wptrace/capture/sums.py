@@ -10,7 +10,7 @@ from operator import mul
 from typing import Callable
 
 from wptrace.model.book import Book
-from wptrace.model.distribution import Distribution, bounds, index
+from wptrace.model.distribution import Distribution, bounds, index, merge_stages
 from wptrace.model.kind import TOTAL, Bounded, Group, Kind
 from wptrace.model.report import BYTES, Event, Overhead, Report, arranged, since
 from wptrace.model.report import Snapshot as Sums
@@ -37,12 +37,7 @@ class Intervals:
         self.ts_ns = report.ts_ns
         self.duration_ns += report.duration_ns
         for group, stages in report.cells.items():
-            into = self._cells.setdefault(self._bounded.of(group), {})
-            for name, found in stages.items():
-                if name in into:
-                    into[name].merge(found)
-                else:
-                    into[name] = found.copy()
+            merge_stages(self._cells.setdefault(self._bounded.of(group), {}), stages)
         for group, counts in report.counters.items():
             self._counters.setdefault(self._bounded.of(group), Counter()).update(counts)
         for name, book in report.books.items():

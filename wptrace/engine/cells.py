@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from wptrace.errors import WptraceError
 from wptrace.kernel import cpus
-from wptrace.model.distribution import SLOTS, Distribution
+from wptrace.model.distribution import SLOTS, Distribution, merge_stages
 from wptrace.model.kind import Group
 
 # Whether stores of a CPU are seen in order by the others. BPF programs have no barriers before 6.15.
@@ -182,9 +182,9 @@ class Cells:
         for name, count in counts.items():
             sums[name] += count
         self._part(into)
-        merged = {into: self.distributions.pop(into, {})}
-        merge(merged, into, self.distributions.pop(group))
-        self.distributions.update(merged)
+        merged = self.distributions.pop(into, {})
+        merge_stages(merged, self.distributions.pop(group))
+        self.distributions[into] = merged
         self._copies.pop(group, None)
         self._idle.discard(group)
         self._fresh.discard(group)
@@ -295,16 +295,6 @@ class Cells:
 
 def _signed(bucket: int) -> int:
     return bucket - _BUCKET - 1 if bucket > _BUCKET >> 1 else bucket
-
-
-def merge(found: dict[Group, dict[str, Distribution]], group: Group, stages: dict[str, Distribution]) -> None:
-    """Add stages to a group of `found`, as copies that the cells do not change any more."""
-    into = found.setdefault(group, {})
-    for name, distribution in stages.items():
-        if name in into:
-            into[name].merge(distribution)
-        else:
-            into[name] = distribution.copy()
 
 
 def distribution(hist: Any) -> Distribution:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import compress
 from operator import add, sub
@@ -278,6 +278,15 @@ def _apportioned(parts: Sequence[int], total: int) -> list[int]:
     for place in largest[: total - sum(found)]:
         found[place] += 1
     return found
+
+
+def merge_stages(into: dict[str, Distribution], stages: Mapping[str, Distribution]) -> None:
+    """Add distributions by name. A new one is a copy, which whoever counts in `stages` no longer changes."""
+    for name, one in stages.items():
+        if name in into:
+            into[name].merge(one)
+        else:
+            into[name] = one.copy()
 
 
 def rank_of(percent: float, count: int) -> int:

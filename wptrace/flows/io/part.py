@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader, Ring
-from wptrace.engine.cells import Cells, merge
+from wptrace.engine.cells import Cells
 from wptrace.engine.devices import DeviceCells
 from wptrace.engine.filters import Filter
 from wptrace.engine.hooks import Hook
 from wptrace.engine.resolver import Loaded
 from wptrace.flows.io.request_events import counted
 from wptrace.model.book import Cause
-from wptrace.model.distribution import Distribution
+from wptrace.model.distribution import Distribution, merge_stages
 from wptrace.model.kind import Group, Kind
 from wptrace.model.report import Counters, Event
 
@@ -104,7 +104,7 @@ class Part:
     def add_distributions(self, found: Distributions) -> None:
         for cells in self.cells.values():
             for group, stages in cells.distributions.items():
-                merge(found, group, stages)
+                merge_stages(found.setdefault(group, {}), stages)
 
     def add_copies(self, found: Distributions) -> None:
         """Add rows that are derived from complete ones."""

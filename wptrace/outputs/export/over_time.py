@@ -9,7 +9,7 @@ from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple
 
 from wptrace.analysis.owners import place
-from wptrace.model.distribution import Distribution, index
+from wptrace.model.distribution import Distribution, index, merge_stages
 from wptrace.model.kind import TOTAL, Group, Kind, Task
 from wptrace.model.report import Event, Report
 from wptrace.outputs.export import sums
@@ -89,12 +89,7 @@ class Times:
         cells, moved = _cells(sums.wholes(report), self._apart(report)), sums.moved(report)
         self._bytes_so_far += moved
         for group, found in cells.items():
-            into = self._so_far.setdefault(group, {})
-            for name, one in found.items():
-                if name in into:
-                    into[name].merge(one)
-                else:
-                    into[name] = one.copy()
+            merge_stages(self._so_far.setdefault(group, {}), found)
         self._add(report.ts_ns - report.duration_ns, report.ts_ns, cells, moved)
 
     def end(self, report: Report) -> tuple[dict[Group, dict[str, Distribution]], dict[Group, Distribution]]:

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from wptrace.bpf.object import BpfObject
-from wptrace.engine.cells import merge
 from wptrace.engine.devices import DeviceCells
 from wptrace.flows.io.kinds import HIT, OPERATION, REQUEST, REQUEST_STAGES, SPARSE
 from wptrace.flows.io.part import Distributions, Part, Tracing
+from wptrace.model.distribution import merge_stages
 from wptrace.model.kind import TOTAL, Group, Kind
 from wptrace.model.report import BYTES
 
@@ -62,10 +62,14 @@ class Counts(Part):
     def add_distributions(self, found: Distributions) -> None:
         for cells in self.cells.values():
             for group, stages in cells.distributions.items():
-                merge(found, group, {name: stage for name, stage in stages.items() if name != _REQUEST})
+                merge_stages(
+                    found.setdefault(group, {}), {name: stage for name, stage in stages.items() if name != _REQUEST}
+                )
                 if _REQUEST in stages:
                     shared = {name: stages[name] for name in REQUEST_STAGES}
-                    merge(found, Group(REQUEST, group.values), {**shared, TOTAL: stages[_REQUEST]})
+                    merge_stages(
+                        found.setdefault(Group(REQUEST, group.values), {}), {**shared, TOTAL: stages[_REQUEST]}
+                    )
 
     def add_counters(self, found: dict[Group, Counter[str]]) -> None:
         super().add_counters(found)

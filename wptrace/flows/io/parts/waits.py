@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wptrace.analysis.waits import ASLEEP, COUNT, LIMIT, MACHINE, NS, OWNED_WAIT, RATE, RUNNABLE, WAIT, WAITS, WORK
 from wptrace.bpf.object import BpfObject
-from wptrace.engine.cells import Cells, merge
+from wptrace.engine.cells import Cells
 from wptrace.engine.resolver import Loaded
 from wptrace.flows.io.causes import WAIT_FULL
 from wptrace.flows.io.hooks import BY_STACK, JOURNAL_WAITS, READS_STACKS, SWITCH
@@ -22,6 +22,7 @@ from wptrace.flows.io.wait_reasons import REASONS, SEVERAL, SLEEPS, work_of
 from wptrace.flows.io.wait_stacks import WaitStacks
 from wptrace.kernel import cpus, privileges, symbols
 from wptrace.model.book import MISTAKEN_STACK, Cause
+from wptrace.model.distribution import merge_stages
 from wptrace.model.kind import TOTAL, Group, Kind, Label
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ class Waits(Part):
         if self._owners is not None:
             for group, stages in self._waits.distributions.items():
                 if group.kind is not WORK:
-                    merge(found, WAIT.group(*group.values[:-1]), stages)
+                    merge_stages(found.setdefault(WAIT.group(*group.values[:-1]), {}), stages)
 
     def add_counters(self, found: dict[Group, Counter[str]]) -> None:
         for group, counts in self._waits.counters.items():
