@@ -30,7 +30,7 @@ from wptrace.outputs import registry
 from wptrace.outputs.registry import LINES, NDJSON, TEXT, make
 from wptrace.tools.replay import Wanted, replay
 
-CASES = 10_000
+CASES = 3_000
 Frames = list[tuple[int, Any]]
 """Kinds, and JSON or bytes."""
 
