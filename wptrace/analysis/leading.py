@@ -56,7 +56,7 @@ class Leading:
         self._rank(new, (snapshot.at_ns - last.at_ns) / 1e9)
         self._last = snapshot
         for group, found in new.items():
-            merge_stages(self.cells.setdefault(self._row(group), {}), found)
+            merge_stages(self.cells, self._row(group), found)
         for group, counts in counted.items():
             sums = self.counters.setdefault(self._row(group), {})
             for name, count in counts.items():
@@ -88,7 +88,7 @@ class Leading:
     def _leave(self, who: Who) -> None:
         self._first.discard(who)
         for group in [group for group in self.cells if owners.owner(group) == who]:
-            merge_stages(self.cells.setdefault(group.of_others, {}), self.cells.pop(group))
+            merge_stages(self.cells, group.of_others, self.cells.pop(group))
         for group in [group for group in self.counters if owners.owner(group) == who]:
             sums = self.counters.setdefault(group.of_others, {})
             for name, count in self.counters.pop(group).items():

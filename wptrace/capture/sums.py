@@ -37,7 +37,7 @@ class Intervals:
         self.ts_ns = report.ts_ns
         self.duration_ns += report.duration_ns
         for group, stages in report.cells.items():
-            merge_stages(self._cells.setdefault(self._bounded.of(group), {}), stages)
+            merge_stages(self._cells, self._bounded.of(group), stages)
         for group, counts in report.counters.items():
             self._counters.setdefault(self._bounded.of(group), Counter()).update(counts)
         for name, book in report.books.items():

@@ -182,9 +182,9 @@ class Cells:
         for name, count in counts.items():
             sums[name] += count
         self._part(into)
-        merged = self.distributions.pop(into, {})
-        merge_stages(merged, self.distributions.pop(group))
-        self.distributions[into] = merged
+        merged = {into: self.distributions.pop(into, {})}
+        merge_stages(merged, into, self.distributions.pop(group))
+        self.distributions.update(merged)
         self._copies.pop(group, None)
         self._idle.discard(group)
         self._fresh.discard(group)

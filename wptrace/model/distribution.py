@@ -9,6 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import compress
 from operator import add, sub
+from typing import TypeVar
+
+_Key = TypeVar("_Key")
 
 SLOTS = 320
 BEYOND = 1 << 64
@@ -280,8 +283,9 @@ def _apportioned(parts: Sequence[int], total: int) -> list[int]:
     return found
 
 
-def merge_stages(into: dict[str, Distribution], stages: Mapping[str, Distribution]) -> None:
-    """Add distributions by name. A new one is a copy, which whoever counts in `stages` no longer changes."""
+def merge_stages(found: dict[_Key, dict[str, Distribution]], key: _Key, stages: Mapping[str, Distribution]) -> None:
+    """Add stages to those of a key. A new one is a copy, which whoever counts in `stages` no longer changes."""
+    into = found.setdefault(key, {})
     for name, one in stages.items():
         if name in into:
             into[name].merge(one)

@@ -104,7 +104,7 @@ class Part:
     def add_distributions(self, found: Distributions) -> None:
         for cells in self.cells.values():
             for group, stages in cells.distributions.items():
-                merge_stages(found.setdefault(group, {}), stages)
+                merge_stages(found, group, stages)
 
     def add_copies(self, found: Distributions) -> None:
         """Add rows that are derived from complete ones."""

@@ -89,7 +89,7 @@ class Times:
         cells, moved = _cells(sums.wholes(report), self._apart(report)), sums.moved(report)
         self._bytes_so_far += moved
         for group, found in cells.items():
-            merge_stages(self._so_far.setdefault(group, {}), found)
+            merge_stages(self._so_far, group, found)
         self._add(report.ts_ns - report.duration_ns, report.ts_ns, cells, moved)
 
     def end(self, report: Report) -> tuple[dict[Group, dict[str, Distribution]], dict[Group, Distribution]]:

@@ -62,14 +62,10 @@ class Counts(Part):
     def add_distributions(self, found: Distributions) -> None:
         for cells in self.cells.values():
             for group, stages in cells.distributions.items():
-                merge_stages(
-                    found.setdefault(group, {}), {name: stage for name, stage in stages.items() if name != _REQUEST}
-                )
+                merge_stages(found, group, {name: stage for name, stage in stages.items() if name != _REQUEST})
                 if _REQUEST in stages:
                     shared = {name: stages[name] for name in REQUEST_STAGES}
-                    merge_stages(
-                        found.setdefault(Group(REQUEST, group.values), {}), {**shared, TOTAL: stages[_REQUEST]}
-                    )
+                    merge_stages(found, Group(REQUEST, group.values), {**shared, TOTAL: stages[_REQUEST]})
 
     def add_counters(self, found: dict[Group, Counter[str]]) -> None:
         super().add_counters(found)

@@ -193,7 +193,7 @@ class Waits(Part):
         if self._owners is not None:
             for group, stages in self._waits.distributions.items():
                 if group.kind is not WORK:
-                    merge_stages(found.setdefault(WAIT.group(*group.values[:-1]), {}), stages)
+                    merge_stages(found, WAIT.group(*group.values[:-1]), stages)
 
     def add_counters(self, found: dict[Group, Counter[str]]) -> None:
         for group, counts in self._waits.counters.items():
