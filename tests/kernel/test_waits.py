@@ -9,6 +9,7 @@ import json
 import os
 import random
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -27,7 +28,7 @@ from tests.kernel.loads import joined, mounted
 from tests.kernel.patience import joined as ended
 from tests.kernel.stacks import delayed, suspended
 from tests.kernel.test_binding import GETPGID, call
-from tests.kernel.test_io_path import sums_up
+from tests.kernel.test_io_path import in_cgroup, sums_up
 from tests.kernel.test_places import alone
 from tests.kernel.trace import Line, Lines, Trace, lossless, object_path, wptrace
 from tests.kernel.window import Running
@@ -703,13 +704,13 @@ def test_an_operation_has_room_for_waits_of_every_stage() -> None:
         obj.load()
         obj.attach()
         other = obj.constants["WAIT_OTHER"]
-        stages = range(1, obj.constants["OP_WAITS"])
+        stages, most = range(1, obj.constants["OP_WAITS"]), obj.length("stages")
         for _ in range(300):
             made = [
                 (chance.choice(stages), chance.randint(1, 4), chance.randint(1, 99))
-                for _ in range(chance.randint(1, 32))
+                for _ in range(chance.randint(1, most))
             ]
-            unused = [0] * (32 - len(made))
+            unused = [0] * (most - len(made))
             obj.bss.stages, obj.bss.stacks, obj.bss.times = ([*of, *unused] for of in zip(*made))
             obj.bss.given = len(made)
             call()
@@ -828,19 +829,6 @@ def limited(v2: Path, name: str, **limits: int) -> Iterator[Path]:
         group.rmdir()
 
 
-def within(group: Path, program: str, *words: str | Path) -> None:
-    """Runs it as a member. 5.10 moves no process that shares its I/O context, as ours may with workers of io_uring."""
-    joining = "import os, sys\nopen(sys.argv[1], 'w').write(str(os.getpid()))\n"
-    subprocess.run([sys.executable, "-c", joining + program, group / "cgroup.procs", *words], check=True)
-
-
-_WRITER = """
-fd = os.open(sys.argv[2], os.O_RDWR | os.O_CREAT)
-for number in range(16):
-    os.pwrite(fd, b"x" * (1 << 20), number << 20)
-"""
-
-
 @pytest.mark.guest
 def test_a_writer_sleeps_in_the_dirty_limit_of_its_cgroup(
     path_flow: Running, throttled: Disk, v2: Path, tmp_path: Path
@@ -851,7 +839,8 @@ def test_a_writer_sleeps_in_the_dirty_limit_of_its_cgroup(
         flow = path_flow.aim(throttled)
         with tracefs.traced("writeback/balance_dirty_pages") as pauses:
             with flow.window() as reported:
-                within(group, _WRITER, top / "file")
+                # 5.10 moves no process that shares its I/O context, as ours may with workers of io_uring.
+                in_cgroup(group, f"dd if=/dev/zero of={top / 'file'} bs=1M count=16 status=none")
             events = [dict(re.findall(r"(\w+)=(-?\d+)", one.text)) for one in pauses.records()]
     exact(reported)
     made = [int(one["pause"]) for one in events if int(one["pause"]) > 0]
@@ -866,8 +855,8 @@ def test_a_writer_sleeps_in_the_dirty_limit_of_its_cgroup(
 
 
 _READER = """
-import mmap
-path, size = sys.argv[2], int(sys.argv[3])
+import mmap, os, sys
+size, path = int(sys.argv[1]), sys.argv[2]
 held = mmap.mmap(-1, size)
 for at in range(0, size, mmap.PAGESIZE):
     held[at] = 1
@@ -887,7 +876,7 @@ def test_a_reader_whose_cgroup_is_full_waits_for_memory(
         Path("/proc/sys/vm/drop_caches").write_text("1\n")
         flow = path_flow.aim(throttled)
         with flow.window() as reported:
-            within(group, _READER, top / "file", str(most))
+            in_cgroup(group, shlex.join([sys.executable, "-c", _READER, str(most), str(top / "file")]))
         events = dict(line.split() for line in (group / "memory.events").read_text().splitlines())
     exact(reported)
     assert int(events["high"]) > 0
