@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import re
+import signal
 import socket
 import struct
 import subprocess
@@ -42,6 +44,17 @@ def server(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.wait(PATIENCE)
 
 
+@contextmanager
+def stopped(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """The server answers nothing meanwhile, so what the device has stays in flight."""
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
 def served(folder: Path) -> dict[str, int]:
     reported = re.findall(r"^(\w+): (\d+) ops", (folder / "stats").read_text(), re.MULTILINE)
     return {name: int(count) for name, count in reported}
@@ -73,6 +86,8 @@ def connected(folder: Path) -> Iterator[Disk]:
         disk = Disk("nbd0")
         wait_until(lambda: Path("/sys/block/nbd0/pid").exists(), "the device")
         try:
+            # Who opens it next has it searched for partitions.
+            Path(disk.path).open("rb").close()
             yield disk
         finally:
             for end in (lambda: fcntl.ioctl(device, _DISCONNECT), lambda: peer.shutdown(socket.SHUT_RDWR)):

@@ -8,14 +8,15 @@ import mmap
 import os
 import select
 import signal
-import time
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.kernel.disks import Disk, null_device
+from tests.kernel import nbd
+from tests.kernel.disks import Disk
 from tests.kernel.patience import reaped
 from tests.kernel.trace import Line, count, lossless, wait_until
 from tests.kernel.window import Running
@@ -26,8 +27,6 @@ from wptrace.model.kind import OPERATIONS, REQUESTS
 BLOCK = 4096
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _BEGIN_WRITING = 2
-# Long enough for others to come in between. Where the machine stood still for longer, it is done once more.
-_SLOW_NS, _ROUNDS = 4_500_000_000, 5
 
 
 @contextmanager
@@ -39,14 +38,17 @@ def opened(disk: Disk, flags: int) -> Iterator[int]:
         os.close(fd)
 
 
-@contextmanager
-def slow_disk(path_flow: Running) -> Iterator[tuple[int, PathFlow]]:
-    """Read ahead is nothing of it."""
-    with null_device(irqmode=2, completion_nsec=_SLOW_NS) as null, opened(null, os.O_RDWR) as fd:
-        flow = path_flow.aim(null).flow
+Served = tuple[subprocess.Popen[bytes], int, PathFlow]
+
+
+@pytest.fixture
+def served(path_flow: Running, tmp_path: Path) -> Iterator[Served]:
+    """A disk's server, the disk, of which nothing is read ahead, and the flow."""
+    with nbd.server(tmp_path) as server, nbd.connected(tmp_path) as disk, opened(disk, os.O_RDWR) as fd:
+        flow = path_flow.aim(disk).flow
         assert isinstance(flow, PathFlow)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
-        yield fd, flow
+        yield server, fd, flow
 
 
 def counted(summary: Line, op: str, operations: int, requests: int) -> None:
@@ -76,62 +78,56 @@ def test_another_request_comes_when_the_first_is_done(disk: Disk, path_flow: Run
 
 
 @pytest.mark.guest
-def test_what_ends_before_its_request(path_flow: Running) -> None:
+def test_what_ends_before_its_request(path_flow: Running, served: Served) -> None:
     """It began writeback and waits for nothing; its task does the next thing before that request ends."""
-    with slow_disk(path_flow) as (fd, flow):
-        for block in range(_ROUNDS):
-            with path_flow.window(Filter(pid=os.getpid())) as trace:
-                start = time.monotonic_ns()
-                os.pwrite(fd, b"x" * BLOCK, BLOCK * block)
-                assert _LIBC.sync_file_range(fd, *map(ctypes.c_long, (BLOCK * block, BLOCK)), _BEGIN_WRITING) == 0
-                before = in_flight(flow)
-                # What is wanted from now on is not what is under way.
-                flow.retarget(Filter(op="read"))
-                for _ in range(10):
-                    os.pread(fd, BLOCK, BLOCK * block)
-                still = in_flight(flow)
-                took = time.monotonic_ns() - start
-                # The next one makes one as well, and that of the one before ends while it waits for its own.
-                os.pread(fd, BLOCK, BLOCK * (1024 + block))
-            counted(trace.summary, "write", 1, 1)
-            counted(trace.summary, "read", 11, 1)
-            assert trace.summary["operations"]["finished"] == 13
-            all_of_it(trace.summary)
-            if took < _SLOW_NS:
-                break
-        assert (before, still) == ((0, 1), (0, 1)), f"seen {took} ns after its begin"
+    server, fd, flow = served
+    with path_flow.window(Filter(pid=os.getpid())) as trace:
+        with nbd.stopped(server):
+            os.pwrite(fd, b"x" * BLOCK, 0)
+            assert _LIBC.sync_file_range(fd, *map(ctypes.c_long, (0, BLOCK)), _BEGIN_WRITING) == 0
+            before = in_flight(flow)
+            # What is wanted from now on is not what is under way.
+            flow.retarget(Filter(op="read"))
+            for _ in range(10):
+                os.pread(fd, BLOCK, 0)
+            still = in_flight(flow)
+        # The next one makes one as well, and that of the one before ends while it waits for its own.
+        os.pread(fd, BLOCK, BLOCK * 1024)
+    assert (before, still) == ((0, 1), (0, 1))
+    counted(trace.summary, "write", 1, 1)
+    counted(trace.summary, "read", 11, 1)
+    assert trace.summary["operations"]["finished"] == 13
+    all_of_it(trace.summary)
 
 
 @pytest.mark.guest
-def test_who_is_killed_before_its_request(path_flow: Running) -> None:
-    with slow_disk(path_flow) as (fd, flow):
-        for block in range(_ROUNDS):
-            with path_flow.window() as trace:
-                start = time.monotonic_ns()
-                pid = os.fork()
-                if not pid:
-                    os.pread(fd, BLOCK, BLOCK * block)
-                    os._exit(0)
-                killed = killed_in_time(pid, flow)
-                left = in_flight(flow)
-                took = time.monotonic_ns() - start
-            if killed and took < _SLOW_NS:
-                break
-        counted(trace.summary, "read", 1, 1)
-        assert (killed, left) == (True, (0, 1)), f"seen {took} ns after its begin"
-        assert (trace.summary["operations"]["failed"], trace.summary["requests"]["failed"]) == (1, 0)
-        all_of_it(trace.summary)
+def test_who_is_killed_before_its_request(path_flow: Running, served: Served) -> None:
+    server, fd, flow = served
+    with path_flow.window() as trace:
+        with nbd.stopped(server):
+            pid = os.fork()
+            if not pid:
+                # The first blocks were read by the search for partitions.
+                os.pread(fd, BLOCK, BLOCK * 2048)
+                os._exit(0)
+            kill_under_way(pid, flow)
+            left = in_flight(flow)
+        wait_until(lambda: in_flight(flow) == (0, 0), "the request")
+    assert left == (0, 1)
+    counted(trace.summary, "read", 1, 1)
+    assert (trace.summary["operations"]["failed"], trace.summary["requests"]["failed"]) == (1, 0)
+    all_of_it(trace.summary)
 
 
-def killed_in_time(pid: int, flow: PathFlow) -> bool:
-    """Once its read is seen under way, which a kernel that skips a program never shows."""
+def kill_under_way(pid: int, flow: PathFlow) -> None:
+    """Once its read is seen, which a kernel that skips a program never shows."""
     child = os.pidfd_open(pid)
     try:
         wait_until(lambda: in_flight(flow) == (1, 1) or bool(select.select([child], [], [], 0)[0]), "the read")
         signal.pidfd_send_signal(child, signal.SIGKILL)
     finally:
         os.close(child)
-    return os.waitstatus_to_exitcode(reaped(pid)) == -signal.SIGKILL
+    assert os.waitstatus_to_exitcode(reaped(pid)) == -signal.SIGKILL
 
 
 def test_one_that_came_too_late_is_counted_by_the_next_operation(disk: Disk, path_flow: Running) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from tests.kernel import nbd
 from tests.kernel.conftest import GUEST
-from tests.kernel.disks import Disk, fio, loop_device, null_device
+from tests.kernel.disks import Disk, fio, loop_device
 from tests.kernel.loads import mounted
 from tests.kernel.patience import reaped
 from tests.kernel.trace import KernelSkippedError, unskipped, wait_until
@@ -203,24 +204,26 @@ def test_a_request_of_which_nothing_is_seen_is_lost(tmp_path: Path) -> None:
 
 @pytest.mark.one_kernel
 @pytest.mark.guest
-def test_what_the_device_has_stays_in_flight(path_flow: Running) -> None:
+def test_what_the_device_has_stays_in_flight(path_flow: Running, tmp_path: Path) -> None:
     """Beside ghosts on the same disk, and longer than those are waited for."""
     with (
-        null_device(irqmode=2, completion_nsec=4_500_000_000) as null,
-        path_flow.aim(null).window(each=False) as trace,
+        nbd.server(tmp_path) as server,
+        nbd.connected(tmp_path) as disk,
+        path_flow.aim(disk).window(each=False) as trace,
     ):
         # Not before: a window that finds something in flight begins another flow.
         flow = path_flow.flow
-        pid = os.fork()
-        if not pid:
-            read(null, 1)
-            os._exit(0)
-        wait_until(lambda: flow.in_flight(0), "the read")
-        end = time.monotonic() + 2 * GRACE_NS / 1e9
-        while time.monotonic() < end:
-            assert flow.snapshot().books[REQUESTS].in_flight == 1
-            assert {one.group.kind.name for one in flow.in_flight(0)} >= {"request"}
-            time.sleep(0.5)
+        with nbd.stopped(server):
+            pid = os.fork()
+            if not pid:
+                read(disk, 1)
+                os._exit(0)
+            wait_until(lambda: flow.in_flight(0), "the read")
+            end = time.monotonic() + 2 * GRACE_NS / 1e9
+            while time.monotonic() < end:
+                assert flow.snapshot().books[REQUESTS].in_flight == 1
+                assert {one.group.kind.name for one in flow.in_flight(0)} >= {"request"}
+                time.sleep(0.5)
         assert reaped(pid) == 0
     book = trace.summary["requests"]
     assert (book["finished"], book["lost"], book["in_flight"]) == (1, 0, 0)
