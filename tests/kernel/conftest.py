@@ -20,6 +20,7 @@ from tests.kernel.loads import hierarchy
 from tests.kernel.modules import Module, inserted
 from tests.kernel.trace import BlamelessError, KernelSkippedError, commands, object_path, skipped
 from tests.kernel.window import Running, Shared
+from tests.thorough import ALL
 from wptrace.bpf.object import BpfObject
 
 GUEST = os.environ.get("WPTRACE_LAB_KERNEL", "")
@@ -30,7 +31,7 @@ MARKS = {
     "icount": "asserts on times; runs in guests whose clock counts instructions",
     "guest": "needs drivers or permissions that only guests have",
     "one_kernel": "about Python or the command on a live kernel: one is enough, the running one if it is no guest's",
-    "each_kernel": "differs most between kernels: those between the oldest and the newest run it as well",
+    "each_kernel": "differs most between kernels: all run it, not the newest alone",
     "smp": "needs a second CPU, which most guests do not have",
     "realclock": "an emulated CPU that stands still may make it fail: it runs once more, and the run says so",
 }
@@ -76,9 +77,8 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """A test runs once more only where the kernel or an emulated CPU is to blame, and each time is reported."""
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     _set_cpus(item.get_closest_marker("smp") is not None)
-    everything = "WPTRACE_TESTS_ALL" in os.environ
     realclock = item.get_closest_marker("realclock") is not None
-    rounds = _ROUNDS if everything and realclock and GUEST else 1
+    rounds = _ROUNDS if ALL and realclock and GUEST else 1
     again = 0
     while True:
         if _RAISED in item.stash:
@@ -95,7 +95,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         if isinstance(raised, AssertionError) and _skipped > before:
             raised = KernelSkippedError(f"the kernel skipped {_skipped - before} runs of programs before: {raised}")
         blameless = isinstance(raised, BlamelessError) and again < _TRIES - 1
-        if not blameless and not (realclock and GUEST and not everything and not again):
+        if not blameless and not (realclock and GUEST and not ALL and not again):
             break
         again += 1
         why = " ".join(f"{type(raised).__name__}: {raised}".split())

@@ -19,6 +19,7 @@ from tests.kernel.loads import mounted
 from tests.kernel.patience import joined
 from tests.kernel.test_io_path import read_direct
 from tests.kernel.trace import Line, Trace, count, wait_until
+from tests.thorough import cases
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.programs import run_statistics
 from wptrace.bpf.ring import Reader
@@ -95,7 +96,7 @@ def _functions_of_all_files(monkeypatch: pytest.MonkeyPatch) -> None:
 # A hardened kernel shows to nobody what interrupts some of its tasks (docs/kernels.md); in a guest there are none.
 HIDDEN = 0 if GUEST else 64
 # Each takes a guest a quarter of a minute.
-ROUNDS = 4 if "WPTRACE_TESTS_ALL" in os.environ else 2
+ROUNDS = cases(4, 2)
 UNSEEN = set() if GUEST else {"unmatched_start", "unseen_start"}
 
 

@@ -31,6 +31,7 @@ from tests.kernel.test_golden import keeps
 from tests.kernel.trace import IN_LAB, Line, Trace, check, wait_until, wptrace
 from tests.lab import guest as lab
 from tests.lab import matrix, peers, qemu
+from tests.thorough import only_all
 from wptrace.flows.io.parts import kicks
 from wptrace.kernel import guests
 
@@ -39,7 +40,6 @@ pytestmark = [
     pytest.mark.skipif(IN_LAB, reason="it boots guests, for which an emulated machine is too slow"),
 ]
 
-at_length = pytest.mark.skipif("WPTRACE_TESTS_ALL" not in os.environ, reason="only make test-all runs it")
 COUNT, SLOWED, FEW = 1000, 60, 200
 BURST_NS = 8_000_000
 # What a kick tells of the hypervisor, before and after its own operation.
@@ -308,7 +308,7 @@ def qcow2(path: Path, size: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize("kernel", ["6.12", *(pytest.param(name, marks=at_length) for name in ("5.10", "7.2"))])
+@pytest.mark.parametrize("kernel", ["6.12", *(pytest.param(name, marks=only_all) for name in ("5.10", "7.2"))])
 def test_flushes(kernel: str, tmp_path: Path) -> None:
     """An operation and its flush are one; the hypervisor passes on those that have something to do, or none at all."""
     syncs, writes = 20, 40
@@ -339,7 +339,7 @@ def flushes(disk: str) -> int:
     return int(Path("/sys/block", disk, "stat").read_text().split()[15])
 
 
-@at_length
+@only_all
 @pytest.mark.parametrize("kernel", ["5.10", "6.12", "7.2"])
 def test_each_way_of_qemu(kernel: str, tmp_path: Path) -> None:
     """By threads, by the kernel's two rings, and in a format whose places are none of the guest's."""
@@ -414,7 +414,7 @@ print(flush=True)"""
     assert summary["loss"]["signal_full"] == FEW
 
 
-@at_length
+@only_all
 def test_kicks(tmp_path: Path) -> None:
     """Each request is alone: its kick is seen, and the eventfd that gives it back."""
     loads = dict.fromkeys(("vda", "vdb", "vdc"), FEW)
@@ -444,7 +444,7 @@ def test_kicks(tmp_path: Path) -> None:
         assert order.index("back") - 1 == order.index("host_give_back")
 
 
-@at_length
+@only_all
 def test_two_guests_at_once(tmp_path: Path) -> None:
     """Each has two disks, and asks the same places of both."""
     together = threading.Barrier(2, timeout=inside.LONG_S)
@@ -465,7 +465,7 @@ def test_two_guests_at_once(tmp_path: Path) -> None:
             assert {line["host"]["image"] for line in seen.of("vda")} == {images["vda"]}
 
 
-@at_length
+@only_all
 @pytest.mark.parametrize("kernel", ["5.10", "6.12"])
 def test_live_through_a_port(kernel: str, tmp_path: Path) -> None:
     """Nothing but a port of virtio-serial leads out of the guest; each request comes, and the trace ends with it."""
@@ -518,7 +518,7 @@ def vsock_device(folder: Path) -> Iterator[tuple[Path, Path]]:
         device.wait()
 
 
-@at_length
+@only_all
 def test_live_through_vsock(tmp_path: Path) -> None:
     loads = {"vda": FEW}
     with loop_device(tmp_path / "disk", "128M") as disk, vsock_device(tmp_path) as (device, name):
@@ -535,7 +535,7 @@ def test_live_through_vsock(tmp_path: Path) -> None:
     clocks_hold(Seen([], [], reported, running.least, most), FEW // 2)
 
 
-@at_length
+@only_all
 def test_live_with_another_guest_beside(tmp_path: Path) -> None:
     """Both have a file of one file system of the host; only the first one's requests are joined."""
     loads = {"vda": COUNT}
@@ -600,7 +600,7 @@ def overlap(one: tuple[int, int], other: tuple[int, int]) -> int:
     return min(one[1], other[1]) - max(one[0], other[0])
 
 
-@at_length
+@only_all
 def test_who_has_the_cpu_of_the_guest_is_in_back(tmp_path: Path) -> None:
     """The kernel's own account of who ran instead is the witness of a wait, and the hog's own clock of when it ran."""
     hogged = Hogged()

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 from pathlib import Path
@@ -13,11 +12,12 @@ import pytest
 from tests.kernel import nbd
 from tests.kernel.disks import fio_jobs, total
 from tests.kernel.trace import PATIENCE, Line, Trace, wait_until
+from tests.thorough import only_all
 
 pytestmark = [
     pytest.mark.guest,
     # A server and two traces take an emulated CPU their time.
-    pytest.mark.skipif("WPTRACE_TESTS_ALL" not in os.environ, reason="only make test-all runs it"),
+    only_all,
 ]
 
 

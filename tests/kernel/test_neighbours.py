@@ -25,6 +25,7 @@ from tests.kernel.patience import said
 from tests.kernel.stacks import striped
 from tests.kernel.trace import Line, Trace, findings, lossless, wait_until
 from tests.kernel.window import RING, Running, running
+from tests.thorough import only_all
 from wptrace.cli.main import main
 from wptrace.engine.filters import Filter
 from wptrace.flows.io.options import CGROUP, Options
@@ -245,7 +246,7 @@ def test_three_cgroups_on_few_tags(disk: Disk, groups: dict[str, Path], flow: Ru
     "jobs",
     [
         {**JOBS, **THIRD},
-        pytest.param(JOBS, marks=pytest.mark.skipif("WPTRACE_TESTS_ALL" not in os.environ, reason="in make test-all")),
+        pytest.param(JOBS, marks=only_all),
     ],
 )
 def test_a_replay_makes_the_same_of_single_ones(

@@ -38,17 +38,16 @@ def opened(disk: Disk, flags: int) -> Iterator[int]:
         os.close(fd)
 
 
-Served = tuple[subprocess.Popen[bytes], int, PathFlow]
+Served = tuple[subprocess.Popen[bytes], int]
 
 
 @pytest.fixture
 def served(path_flow: Running, tmp_path: Path) -> Iterator[Served]:
-    """A disk's server, the disk, of which nothing is read ahead, and the flow."""
+    """The server of the disk that is traced, and the disk, of which nothing is read ahead."""
     with nbd.server(tmp_path) as server, nbd.connected(tmp_path) as disk, opened(disk, os.O_RDWR) as fd:
-        flow = path_flow.aim(disk).flow
-        assert isinstance(flow, PathFlow)
+        path_flow.aim(disk)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
-        yield server, fd, flow
+        yield server, fd
 
 
 def counted(summary: Line, op: str, operations: int, requests: int) -> None:
@@ -80,8 +79,11 @@ def test_another_request_comes_when_the_first_is_done(disk: Disk, path_flow: Run
 @pytest.mark.guest
 def test_what_ends_before_its_request(path_flow: Running, served: Served) -> None:
     """It began writeback and waits for nothing; its task does the next thing before that request ends."""
-    server, fd, flow = served
+    server, fd = served
     with path_flow.window(Filter(pid=os.getpid())) as trace:
+        # Not before: a window that finds something in flight begins another flow.
+        flow = path_flow.flow
+        assert isinstance(flow, PathFlow)
         with nbd.stopped(server):
             os.pwrite(fd, b"x" * BLOCK, 0)
             assert _LIBC.sync_file_range(fd, *map(ctypes.c_long, (0, BLOCK)), _BEGIN_WRITING) == 0
@@ -102,8 +104,10 @@ def test_what_ends_before_its_request(path_flow: Running, served: Served) -> Non
 
 @pytest.mark.guest
 def test_who_is_killed_before_its_request(path_flow: Running, served: Served) -> None:
-    server, fd, flow = served
+    server, fd = served
     with path_flow.window() as trace:
+        flow = path_flow.flow
+        assert isinstance(flow, PathFlow)
         with nbd.stopped(server):
             pid = os.fork()
             if not pid:

@@ -27,6 +27,7 @@ from tests.kernel.loads import joined, mounted
 from tests.kernel.patience import reaped, said
 from tests.kernel.trace import ROOT, Line, Trace, count
 from tests.kernel.uring import Ring
+from tests.thorough import cases
 from wptrace.bpf.ring import Reader
 from wptrace.engine.session import Session
 from wptrace.flows.io.options import COMM, DIR, FILE, THREAD, Options
@@ -146,9 +147,7 @@ for number in range(int(sys.argv[2])):
     os.waitpid(pid, 0)
 """
 # More processes than there are owners, and more threads at once than are usual: as many as `make test` has time for.
-ALL = "WPTRACE_TESTS_ALL" in os.environ
-MANY = 10_000 if ALL else 300
-AT_ONCE = 3_000 if ALL else 200
+MANY, AT_ONCE = cases(10_000, 300), cases(3_000, 200)
 # OWNERS of bpf_src/block/path/owner.h.
 _OWNERS = 4096
 
@@ -207,7 +206,7 @@ def test_a_table_that_is_full_counts_into_others(disk: Disk) -> None:
 
 # Names one after another, each of which reads once: many more than there are rows. Emulated CPUs are slow.
 _ROWS = 256 if GUEST else _OWNERS
-_NAMES = _ROWS * (24 if ALL else 8 if GUEST else 3)
+_NAMES = _ROWS * cases(24, 8 if GUEST else 3)
 _BATCH = _ROWS // 8
 _SET_NAME = 15  # PR_SET_NAME
 
@@ -300,7 +299,7 @@ def test_owners_that_were_seen_long_ago_make_room_for_others(disk: Disk) -> None
 @pytest.mark.one_kernel
 def test_as_many_owners_as_there_will_be_pass_through(disk: Disk) -> None:
     """No table fills up, and no memory grows; 100,000 of them in `make test-all`."""
-    names = 100_000 if ALL else 10_000
+    names = cases(100_000, 10_000)
     passed = pass_through(disk, 0, names, 1000, windows=1)
     named = counted_once(passed, names)
     # Of a few all places were taken where they belong.

@@ -10,11 +10,12 @@ import pytest
 
 from tests.kernel import nfs
 from tests.kernel.trace import Line, Trace, wait_until
+from tests.thorough import only_all
 
 pytestmark = [
     pytest.mark.guest,
     # Until a server has waited for clients of its former life, and that on each kernel.
-    pytest.mark.skipif("WPTRACE_TESTS_ALL" not in os.environ, reason="only make test-all runs it"),
+    only_all,
 ]
 
 FILES = 10

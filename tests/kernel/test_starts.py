@@ -12,6 +12,7 @@ import pytest
 
 from tests.kernel.disks import Disk
 from tests.kernel.trace import BlamelessError, wait_until
+from tests.thorough import cases
 from wptrace.bpf.ring import Reader
 from wptrace.flows.io.options import Options
 from wptrace.flows.io.path import PathFlow
@@ -19,7 +20,7 @@ from wptrace.model.book import RECURSION
 from wptrace.model.kind import OPERATIONS, REQUESTS
 
 # A guest that dies has its console in build/test-logs, or where --console says.
-ROUNDS = int(os.environ.get("WPTRACE_TESTS_STARTS", 100 if "WPTRACE_TESTS_ALL" in os.environ else 1))
+ROUNDS = int(os.environ.get("WPTRACE_TESTS_STARTS", cases(100, 1)))
 # With threads, who kills fio kills its jobs. One that takes all of an emulated CPU makes a start four times as long.
 _LOAD = (
     "fio --name=x --thread --filename={path} --rw=randrw --bs=4k --size=60m --direct=1"

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tests.thorough import cases
 from wptrace.bpf.object import BpfObject, open_object
 from wptrace.flows.io import calls
 
 # A machine that does other work as well must not fail a test: examples have no deadline.
-settings.register_profile("wptrace", deadline=None)
+settings.register_profile("wptrace", deadline=None, max_examples=cases(100, 30))
 settings.load_profile("wptrace")
 
 

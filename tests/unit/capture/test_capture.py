@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.thorough import ALL
 from tests.unit.capture.made import ABOUT, START, entry, report, write
 from wptrace.bpf.object import BpfObject
 from wptrace.capture import columns, spec, zstd
@@ -120,7 +121,7 @@ def test_every_flipped_bit_is_noticed(file: Path, tmp_path: Path) -> None:
         every = list(reader.frames())
     start = next(frame.place + frame.length for frame in every if frame.kind == Kind.LAYOUT)
     flipped = tmp_path / "flipped"
-    for place in range(0, len(data), 5):
+    for place in range(0, len(data), 5 if ALL else 29):
         flipped.write_bytes(data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :])
         try:
             with closing(Capture(flipped)) as capture:

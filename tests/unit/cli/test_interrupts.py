@@ -8,6 +8,7 @@ import signal
 
 import pytest
 
+from tests.thorough import cases
 from tests.unit.cli.command import WPTRACE, run
 
 # Runs the command in children, each of which sends itself the signal at another of the moments at which Python tells a
@@ -66,7 +67,7 @@ PLAIN = WPTRACE[: WPTRACE.index("-W")]
 
 # The call of the entry point's own code, and those by which it asks what Ctrl-C does, and says what it shall do.
 _OPENING = 5
-_MOMENTS = 30
+_MOMENTS = cases(30, 10)
 _OVER = 99
 
 

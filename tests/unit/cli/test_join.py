@@ -13,6 +13,7 @@ from typing import Any, Union
 
 import pytest
 
+from tests.thorough import cases
 from tests.unit.capture.made import START, entry, report
 from tests.unit.capture.test_hostile import Frames, made, opened, spoilt, wild
 from wptrace.bpf.object import BpfObject
@@ -34,7 +35,7 @@ GUEST = START._replace(filters={"dev": ["vda"]})
 HOST = START._replace(flow="host", filters={"pid": 7, "guest": "web", "images": IMAGES})
 AHEAD, COUNT = 10**12, 40
 TIMES = ("start_ns", "handed_ns", "seen_ns", "end_ns")
-CASES = 150
+CASES = cases(150, 40)
 Fields = dict[str, Union[int, bytes]]
 STAGES = 10
 

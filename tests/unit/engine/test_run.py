@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.thorough import cases
 from tests.unit.engine.conftest import Time
 from tests.unit.outputs import path
 from tests.unit.outputs.samples import KIND, OVERHEAD, cell, group, request, sized, start
@@ -510,7 +511,7 @@ def test_hours_take_no_more_memory_than_minutes(clock: Time) -> None:
     try:
         traced(300.0)
         minutes = traced(300.0)
-        assert traced(2 * 3600.0) < minutes + (16 << 10)
+        assert traced(cases(2 * 3600, 1800)) < minutes + (16 << 10)
     finally:
         tracemalloc.stop()
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.thorough import cases
 from tests.unit.capture import made
 from tests.unit.capture.releases import FOLDER
 from tests.unit.flows.io.test_records import packed
@@ -179,7 +180,7 @@ def records(obj: BpfObject, seed: int, end: str) -> Rows:
 
 @pytest.mark.parametrize("end", ["interference", "met", "trail"])
 def test_operations_and_requests(obj: BpfObject, end: str) -> None:
-    @settings(max_examples=60)
+    @settings(max_examples=cases(60, 15))
     @given(st.integers(0, 1 << 32))
     def each(seed: int) -> None:
         check(KINDS, records(obj, seed, end), ROOMY if seed % 3 == 0 else PLAIN)
@@ -187,7 +188,7 @@ def test_operations_and_requests(obj: BpfObject, end: str) -> None:
     each()
 
 
-@settings(max_examples=60)
+@settings(max_examples=cases(60, 15))
 @given(st.integers(0, 1 << 32))
 def test_requests_of_the_block_level(seed: int) -> None:
     choice = random.Random(seed)  # noqa: S311

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.thorough import only_all
 from tests.unit.outputs import path
 from tests.unit.outputs.samples import (
     HOSTILE,
@@ -415,6 +416,7 @@ def test_stages_without_time_are_dim_and_nothing_else(live: Screen, monkeypatch:
     assert all(line.startswith("  throttle ") for line in dim)
 
 
+@only_all
 def test_hours_of_intervals_take_no_more_memory_than_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that an output keeps, after many reports and records."""
     monkeypatch.setenv("LINES", "20")
