@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tarfile
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -418,3 +419,11 @@ def test_a_history_survives_a_kill(disk: Disk, tmp_path: Path) -> None:
     assert any("2 traces" in note for note in lines[0]["notes"])
     compared = wptrace("diff", str(history / "io"), "--against=0s-1h", "--at=0s-1h").stdout
     assert "read: 400 -> 400 requests" in compared
+    # For a bug report: the newest file.
+    bundle = tmp_path / "bundle.tar.gz"
+    wptrace("support", "-c", str(tmp_path / "stop" / "agent.toml"), "-o", str(bundle))
+    with tarfile.open(bundle) as archive:
+        file = archive.extractfile("bundle/history-io.json")
+        assert file is not None
+        last = json.loads(file.read().splitlines()[-1])
+    assert last["requests"]["finished"] == count(last, op="read", dev=disk.name) in (200, 400)

@@ -8,8 +8,8 @@ import argparse
 SUMMARY = "show what this kernel lets wptrace see, and what to do about the rest"
 
 
-# The flow that the exit code is about.
-_FIRST = "io"
+# The flow that decides the exit code.
+EXIT_FLOW = "io"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _progress(doing: str) -> None:
+def progress(doing: str) -> None:
     """On a terminal: what is being tried, on a line that is gone afterwards."""
     import sys
 
@@ -52,13 +52,13 @@ def run(options: argparse.Namespace) -> int:
 
     watch_s = _watch(options.watch)
     try:
-        found = diagnose(_progress, watch_s)
+        found = diagnose(progress, watch_s)
     finally:
-        _progress("")
+        progress("")
     if options.json:
-        print(encoded(show.as_json(found, _FIRST)))
+        print(encoded(show.as_json(found, EXIT_FLOW)))
     else:
         print("\n".join(show.lines(found, options.verbose)))
-    if found.works(_FIRST):
+    if found.works(EXIT_FLOW):
         return 0
     return UnsupportedError.exit_code if found.permitted else NotPermittedError.exit_code
