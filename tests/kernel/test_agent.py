@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.disks import Disk, fio, fio_jobs, loop_device, total
+from tests.kernel.loads import mounted
 from tests.kernel.trace import PATIENCE, ROOT, BlockTrace, commands, count, unskipped, wait_until, wptrace
 from tests.lab import peers
 from tests.unit.docs.pages import blocks, section
@@ -285,11 +286,16 @@ POD = "{}f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
 
 @pytest.mark.one_kernel
 def test_owners_are_labels_by_the_paths_of_their_cgroups(disk: Disk, tmp_path: Path, v2: Path) -> None:
-    """Of three pods two have what fio did there, the third is the others; a pod without a log is called by its uid."""
+    """Of three pods two have what fio did there, the third is the others; a pod without a log is called by its uid.
+
+    The volume of one is on the disk.
+    """
     text = f'{CONFIG.format(dev=disk.name).replace("block", "path")}by = "cgroup"\n'
     text += '[prometheus]\nlisten = "127.0.0.1:0"\nowners = "pod"\ntop = 2\n'
     made = {1: 300, 2: 200, 3: 10}
-    with running(tmp_path, text) as agent:
+    volume = tmp_path / "pods" / POD.format(1) / "volumes" / "kubernetes.io~csi" / "pvc-1" / "mount"
+    volume.parent.mkdir(parents=True)
+    with mounted(disk, "ext4", volume), running(tmp_path, text) as agent:
         (address,) = re.findall(r"metrics at http://(\S+?)/metrics", agent.ready)
         top = v2 / "kubepods.slice"
         try:
@@ -306,6 +312,9 @@ def test_owners_are_labels_by_the_paths_of_their_cgroups(disk: Disk, tmp_path: P
                 folder.rmdir()
             top.rmdir()
         agent.stop()
+    named = {"device": disk.name, "volume": "pvc-1", "namespace": "", "pod": POD.format(1)[:13]}
+    labels = ",".join(f'{name}="{value}"' for name, value in named.items())
+    assert f"\nwptrace_volume_info{{{labels}}} 1\n" in scraped
     counted = dict(re.findall(r'^wptrace_io_owner_bytes_total{.*kind="operation".*pod="(.*)"} (\d+)$', scraped, re.M))
     every = {POD.format(number)[:13]: count * 4096 for number, count in made.items()}
     # Which two took the most time is for the machine to say.

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from wptrace.kernel import pods
-from wptrace.kernel.pods import Pod
-from wptrace.model.cgroup import Made, made
+from wptrace.kernel.pods import Pod, Volume
+from wptrace.model.cgroup import Made, made, shortened
 from wptrace.model.kind import NOBODY
 
 LABELS: Mapping[str, tuple[str, ...]] = {
@@ -36,7 +36,8 @@ class OwnerNames:
         self._known: OrderedDict[str, tuple[str, ...]] = OrderedDict()
         self._pods: dict[str, Pod] = {}
         self._containers: dict[str, tuple[Pod, str]] = {}
-        self._again_s = 0.0
+        self._volumes: list[Volume] = []
+        self._again_s = self._volumes_again_s = 0.0
 
     def of(self, owner: Any) -> tuple[str, ...]:
         path = str(owner)
@@ -50,6 +51,20 @@ class OwnerNames:
         else:
             self._known.move_to_end(path)
         return found
+
+    def volumes(self) -> list[tuple[str, ...]]:
+        """Device and name of each volume, and whose it is: its namespace, or its namespace and pod."""
+        if self._by == "unit":
+            return []
+        now = time.monotonic()
+        if now >= self._volumes_again_s:
+            self._volumes_again_s, self._volumes = now + _READ_S, pods.volumes()
+        if any(one.pod not in self._pods for one in self._volumes):
+            self._read()
+        return sorted({(one.device, one.name, *self._owner_of(one)) for one in self._volumes})
+
+    def _owner_of(self, volume: Volume) -> tuple[str, ...]:
+        return self._pods.get(volume.pod, Pod("", shortened(volume.pod)))[: len(self.labels)]
 
     def _find(self, path: str) -> tuple[tuple[str, ...], bool]:
         """The name, and whether it is final."""

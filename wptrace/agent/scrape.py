@@ -47,7 +47,7 @@ class Scraped:
         if owners != self._by:
             self._by, self._names = owners, OwnerNames(owners) if owners else None
         names = self._names
-        self._metrics.own(None if names is None else Owners(names.labels, names.of, top))
+        self._metrics.own(None if names is None else Owners(names.labels, names.of, top, names.volumes))
         self._made.clear()
 
     def listeners(self) -> list[Listener]:

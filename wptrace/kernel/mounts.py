@@ -46,10 +46,10 @@ class Place(NamedTuple):
     """None where this process does not see it, as for /proc/PID/root of a container."""
 
 
-def mounts(proc: Path = PROC) -> list[Mount]:
-    """Return the mounts that this process sees, in the order in which they were mounted."""
+def mounts(proc: Path = PROC, process: str = "self") -> list[Mount]:
+    """Return the mounts that a process sees, in the order in which they were mounted."""
     try:
-        lines = procfs.lines(proc / "self" / "mountinfo")
+        lines = procfs.lines(proc / process / "mountinfo")
     except OSError:  # no /proc
         return []
     return [_mount(os.fsdecode(line)) for line in lines if line]

@@ -2,7 +2,7 @@
 """Names of pods and containers, as the folders of their logs have them: no API is asked.
 
 kubelet has /var/log/pods/NAMESPACE_POD_UID/ and links /var/log/containers/POD_NAMESPACE_CONTAINER-ID.log. podman and
-docker have files of state, which root alone may read.
+docker have files of state, which root alone may read. kubelet mounts volumes at .../pods/UID/volumes/PLUGIN/NAME.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from wptrace.errors import UsageError
+from wptrace.kernel import blockdev, mounts
 from wptrace.kernel.files import is_regular, open_to_read
 
 LOG = Path("/var/log")
@@ -21,12 +23,14 @@ LIB = Path("/var/lib")
 _MOST = 1 << 16
 """So many entries of a folder are looked at."""
 _LARGEST = 4 << 20
+_MOST_VOLUMES = 4096
 # As Kubernetes allows them: no underscores.
 _NAME = r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?"
 _UID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{32}"
 _POD = re.compile(rf"({_NAME})_({_NAME})_({_UID})")
 _CONTAINER = re.compile(rf"({_NAME})_({_NAME})_({_NAME})-([0-9a-f]{{64}})\.log")
 _ID = re.compile(r"[0-9a-f]{64}")
+_VOLUME = re.compile(rf"/.*/pods/({_UID})/volumes/kubernetes\.io~[a-z-]{{1,63}}/({_NAME})(?:/mount)?")
 _PLAIN = re.compile(r"/?([A-Za-z0-9][A-Za-z0-9_.-]{0,127})")
 
 # What is not there, may not be read, or is no such file.
@@ -36,6 +40,15 @@ _WRONG = (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError)
 class Pod(NamedTuple):
     namespace: str
     name: str
+
+
+class Volume(NamedTuple):
+    """A volume of a pod, mounted from a device."""
+
+    device: str
+    name: str
+    pod: str
+    """Its uid."""
 
 
 def pods(log: Path = LOG) -> dict[str, Pod]:
@@ -61,6 +74,29 @@ def container_name(id: str, lib: Path = LIB) -> str:  # noqa: A002 - as runtimes
             if one["id"] == id:
                 return _plain(one["names"][0])
     return ""
+
+
+def volumes(proc: Path = mounts.PROC, sys: Path = blockdev.SYS) -> list[Volume]:
+    """Those on block devices, once for each device that their requests are seen on."""
+    # A container has mounts of its own; with the host's processes it sees the host's.
+    every = mounts.mounts(proc, "1") or mounts.mounts(proc)
+    found = [(mount.dev, where) for mount in every if (where := _VOLUME.fullmatch(mount.point))]
+    names = blockdev.numbers(sys) if found else {}
+    made = {
+        Volume(device, where[2], where[1])
+        for dev, where in found[:_MOST_VOLUMES]
+        if dev in names
+        for device in _devices(names[dev], sys)
+    }
+    return sorted(made)
+
+
+def _devices(name: str, sys: Path) -> set[str]:
+    """A device, its disk, and the disks below a stack."""
+    found = {name}
+    with suppress(OSError, UsageError):
+        found.update(extent.disk for extent in blockdev.requests_of(name, sys))
+    return found
 
 
 def _plain(name: object) -> str:

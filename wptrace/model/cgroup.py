@@ -45,7 +45,12 @@ class Made(NamedTuple):
 
     @property
     def short_pod(self) -> str:
-        return self.pod[:_POD_ID]
+        return shortened(self.pod)
+
+
+def shortened(pod: str) -> str:
+    """The uid of a pod, as far as people need it."""
+    return pod[:_POD_ID]
 
 
 def made(path: str) -> Made:

@@ -75,6 +75,8 @@ class Owners(NamedTuple):
     """Values for these labels, of an owner in rows."""
     top: int
     """So many have series of their own."""
+    volumes: Callable[[], Sequence[tuple[str, ...]]] = tuple
+    """Device and name of each, and values for as many of these labels as a volume has."""
 
 
 class Fired(NamedTuple):
@@ -157,6 +159,8 @@ class Metrics:
                 leading.add(snapshot)
                 self._of_owners(f"wptrace_{plain(source.name)}_owner", leading, self._owners)
             self._of_tracing(source, snapshot, process)
+        if self._owners is not None:
+            self._of_volumes(self._owners)
         self._of_process(process)
         lines: list[str] = []
         for family in self._families.values():
@@ -223,6 +227,14 @@ class Metrics:
             if BYTES in counts:
                 family = self._family(f"{prefix}_bytes_total", "counter", "Bytes that were transferred, by owner.")
                 family.add(_of_owner(group, owned), counts[BYTES])
+
+    def _of_volumes(self, owned: Owners) -> None:
+        # No label of other metrics: their series would end where a volume is mounted.
+        for device, name, *whose in owned.volumes():
+            values = (("device", device), ("volume", name), *zip(owned.labels, whose))
+            self._family("wptrace_volume_info", "gauge", "Volumes of pods, and their devices.").add(
+                ",".join(_label(name, value) for name, value in values), 1
+            )
 
     def _stage(self, family: _Family, labels: str, found: Distribution, measured: Measured) -> None:
         if self.stage_histograms:

@@ -11,6 +11,8 @@ from tests.unit.engine.conftest import Time, clock
 from tests.unit.model.test_cgroup import ID, SLICE, UID
 from wptrace.agent import owner_names
 from wptrace.agent.owner_names import OwnerNames
+from wptrace.kernel import pods
+from wptrace.kernel.pods import Volume
 from wptrace.model.kind import NOBODY
 
 __all__ = ["clock"]
@@ -67,3 +69,35 @@ def test_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(1000):
         assert names.of(f"/system.slice/a{number}.service") == (f"a{number}.service",)
     assert len(names._known) == 50
+
+
+@pytest.mark.parametrize(
+    ("by", "named"),
+    [
+        ("unit", []),
+        ("namespace", [("sda", "pvc-1", "shop"), ("sdb", "pvc-2", "")]),
+        ("pod", [("sda", "pvc-1", "shop", "web-1"), ("sdb", "pvc-2", "", "00000000-0000")]),
+        ("container", [("sda", "pvc-1", "shop", "web-1"), ("sdb", "pvc-2", "", "00000000-0000")]),
+    ],
+)
+def test_volumes_are_those_of_pods(
+    by: str, named: list[tuple[str, ...]], tmp_path: Path, clock: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log(tmp_path)
+    other = "00000000-0000-0000-0000-000000000000"
+    mounted = [Volume("sdb", "pvc-2", other), Volume("sda", "pvc-1", UID)]
+    looks = 0
+
+    def found() -> list[Volume]:
+        nonlocal looks
+        looks += 1
+        return mounted
+
+    monkeypatch.setattr(pods, "volumes", found)
+    names = OwnerNames(by, tmp_path, tmp_path)
+    clock.now += 6
+    assert names.volumes() == names.volumes() == named
+    assert looks == bool(named)
+    mounted = []
+    clock.now += 6
+    assert names.volumes() == []

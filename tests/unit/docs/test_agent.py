@@ -47,7 +47,7 @@ def test_every_metric_is_on_the_page_and_vice_versa() -> None:
     }
     moved = {operation.group("sda", "read", "/a"): {BYTES: 1}}
     metrics = Metrics(sources)
-    metrics.own(Owners(("unit",), lambda owner: (str(owner),), 1))
+    metrics.own(Owners(("unit",), lambda owner: (str(owner),), 1, lambda: [("sda", "pvc-1", "shop")]))
     text = metrics.text(
         [snapshot(cells, counters), snapshot(sizes), snapshot(owned, moved)],
         PROCESS._replace(triggers=[Fired("slow", 1, 2, True)]),

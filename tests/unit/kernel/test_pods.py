@@ -7,8 +7,13 @@ import json
 import os
 from pathlib import Path
 
+import pytest
+
+from tests.unit.kernel.procfs import Procfs
+from tests.unit.kernel.sysfs import Sysfs
 from tests.unit.model.test_cgroup import ID, UID
-from wptrace.kernel.pods import Pod, container_name, containers, pods
+from wptrace.kernel import pods as kernel_pods
+from wptrace.kernel.pods import Pod, Volume, container_name, containers, pods, volumes
 
 
 def test_pods_and_containers_by_the_names_of_their_logs(tmp_path: Path) -> None:
@@ -49,3 +54,51 @@ def test_docker_and_podman_say_it_in_their_state(tmp_path: Path) -> None:
     file.unlink()
     os.mkfifo(file)
     assert container_name(ID, tmp_path) == ""
+
+
+def machine(folder: Path) -> tuple[Procfs, Sysfs]:
+    """Volumes on a disk, on a partition and on a stack of two, and mounts that are none."""
+    proc, sys = Procfs(folder / "proc"), Sysfs(folder / "sys")
+    sys.disk("sda", "8:0")
+    sys.partition("sda1", "sda", "8:1", 10, 100)
+    sys.disk("sdb", "8:16")
+    sys.disk("dm-0", "253:0", queue=False, slaves=("sda1", "sdb"))
+    below = f"/var/lib/kubelet/pods/{UID}/volumes"
+    for number, (dev, point) in enumerate(
+        (
+            ("8:16", f"{below}/kubernetes.io~csi/pvc-1/mount"),
+            ("8:1", f"{below}/kubernetes.io~local-volume/data"),
+            ("253:0", f"/k0s/pods/{'0' * 32}/volumes/kubernetes.io~csi/lv/mount"),
+            ("0:50", f"{below}/kubernetes.io~nfs/share"),
+            ("8:16", f"{below}/kubernetes.io~csi/pvc-1/mount/sub"),
+            ("8:16", f"{below}/kubernetes.io~csi/Pvc_1/mount"),
+            ("8:16", "/mnt/pods/x/volumes/kubernetes.io~csi/pvc-2/mount"),
+            ("8:99", f"{below}/kubernetes.io~csi/gone/mount"),
+        )
+    ):
+        proc.mount(number, dev, point, "ext4", "/dev/x", "rw")
+    return proc, sys
+
+
+def test_volumes_by_where_they_are_mounted(tmp_path: Path) -> None:
+    proc, sys = machine(tmp_path)
+    static = "0" * 32
+    expected = [
+        Volume("dm-0", "lv", static),
+        Volume("sda", "data", UID),
+        Volume("sda", "lv", static),
+        Volume("sda1", "data", UID),
+        Volume("sdb", "lv", static),
+        Volume("sdb", "pvc-1", UID),
+    ]
+    assert volumes(proc.root, sys.root) == expected
+    # Those of the host, where they can be seen.
+    (proc.root / "1").mkdir()
+    (proc.root / "1" / "mountinfo").write_text("1 1 8:16 / / rw - ext4 /dev/sdb rw\n")
+    assert volumes(proc.root, sys.root) == []
+
+
+def test_there_is_an_end_to_volumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    proc, sys = machine(tmp_path)
+    monkeypatch.setattr(kernel_pods, "_MOST_VOLUMES", 1)
+    assert volumes(proc.root, sys.root) == [Volume("sdb", "pvc-1", UID)]

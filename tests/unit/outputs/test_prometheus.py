@@ -221,7 +221,8 @@ def test_owners_are_labels_by_choice() -> None:
     current = snapshot(cells, {operation.group("sda", "read", '/a"b'): {"bytes": 8192}})
     metrics = Metrics([source(operation, of_request)])
     assert not any("owner" in name for name, _ in of(metrics, current))
-    metrics.own(Owners(("namespace", "pod"), lambda owner: ("ns", str(owner)), 1))
+    volumes = [("sda", "pvc-1", "ns", "/a"), ("sda", 'a"b', "ns", "/c")]
+    metrics.own(Owners(("namespace", "pod"), lambda owner: ("ns", str(owner)), 1, lambda: volumes))
     for _ in range(2):
         found = of(metrics, current)
         one = {"device": "sda", "operation": "read", "kind": "operation", "namespace": "ns", "pod": '/a"b'}
@@ -231,8 +232,11 @@ def test_owners_are_labels_by_choice() -> None:
         assert found[key("wptrace_io_owner_under_way_seconds_total", **{**one, "kind": "request"})] == 0.25
         others = {**one, "namespace": "others", "pod": "others"}
         assert found[key("wptrace_io_owner_duration_seconds_sum", **others)] == 0.5
+        for device, volume, namespace, pod in volumes:
+            whose = {"namespace": namespace, "pod": pod}
+            assert found[key("wptrace_volume_info", device=device, volume=volume, **whose)] == 1
     # More of them by the same labels: what was counted goes on.
-    metrics.own(Owners(("namespace", "pod"), lambda owner: ("ns", str(owner)), 5))
+    metrics.own(Owners(("namespace", "pod"), lambda owner: ("ns", str(owner)), 5, lambda: volumes))
     assert of(metrics, current) == found
     metrics.stage_histograms = True
     assert of(metrics, current)[key("wptrace_io_owner_duration_seconds_bucket", **one, le="+Inf")] == 2
