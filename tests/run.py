@@ -2,7 +2,8 @@
 """All tests: style, units, objects, the running kernel, and the guests of the matrix, three jobs at a time.
 
 `python3 -m tests.run [--all] [NAME...]` runs only the named jobs: lint, unit, objects, running, 6.12, 6.12-icount, ...
-What depends on the kernel runs on the newest one, and on the others if it has the mark each_kernel.
+What depends on the kernel runs on this one; what differs most between kernels in each guest; what needs a guest, or
+costs little there, in the newest.
 With `--all` each test runs on every kernel, and what may run once more elsewhere has to pass 20 times in a row.
 """
 
@@ -138,14 +139,15 @@ def here(every: bool = False) -> list[Job]:
 
 def guests(every: bool = False) -> list[Job]:
     jobs = []
-    *others, newest = (kernel for kernel in KERNELS if not kernel.running)
-    for kernel in (*others, newest):
-        which, timed = "not one_kernel", ""
-        if kernel in others:
-            which = f"each_kernel and {which}"
+    kernels = [kernel for kernel in KERNELS if not kernel.running]
+    newest = kernels[-1]
+    for kernel in kernels:
+        which, timed = "each_kernel and not one_kernel", ""
+        if kernel == newest:
+            which = "(each_kernel or guest or shared) and not one_kernel"
         if kernel.name == ONE:
             which, timed = f"(guest and one_kernel or {which})", "(guest or not one_kernel)"
-        some = kernel in others and kernel.name != ONE and not every
+        some = kernel != newest and kernel.name != ONE and not every
         files = _with("each_kernel", ["tests/kernel"]) if some else ["tests/kernel"]
         found = _of_kernel(kernel, sys.executable, ("", "") if every else (which, timed), files, every=every)
         jobs += [job for job in found if not job.timed or every or timed]
