@@ -46,7 +46,7 @@ IN_GUEST = (
 DISKS = ("--disk", "nvme", "--disk", "virtio=2", "--disk", "scsi")
 GUEST_LIMIT_S = 3600
 # A guest that says nothing for so long hangs: tests take no more than two minutes each, and say so.
-SILENCE_S = 600
+SILENCE_S = 420
 CPUS = 2
 # What all jobs together may take, in seconds on the clock of a machine with so many CPUs.
 LIMIT_S = 1800
