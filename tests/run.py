@@ -2,8 +2,8 @@
 """All tests: style, units, objects, the running kernel, and the guests of the matrix, three jobs at a time.
 
 `python3 -m tests.run [--all] [NAME...]` runs only the named jobs: lint, unit, objects, running, 6.12, 6.12-icount, ...
-What depends on the kernel runs on this one; what differs most between kernels in each guest; what needs a guest, or
-costs little there, in the newest.
+What depends on the kernel runs on this one; what differs most between kernels in each guest, too; what needs a guest in
+that of the newest.
 With `--all` each test runs on every kernel, and what may run once more elsewhere has to pass 20 times in a row.
 """
 
@@ -144,7 +144,7 @@ def guests(every: bool = False) -> list[Job]:
     for kernel in kernels:
         which, timed = "each_kernel and not one_kernel", ""
         if kernel == newest:
-            which = "(each_kernel or guest or shared) and not one_kernel"
+            which = "(each_kernel or guest) and not one_kernel"
         if kernel.name == ONE:
             which, timed = f"(guest and one_kernel or {which})", "(guest or not one_kernel)"
         some = kernel != newest and kernel.name != ONE and not every

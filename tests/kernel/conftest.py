@@ -32,7 +32,6 @@ MARKS = {
     "guest": "needs drivers or permissions that only guests have",
     "one_kernel": "about Python or the command on a live kernel: one is enough, the running one if it is no guest's",
     "each_kernel": "differs most between kernels: all run it, not the newest alone",
-    "shared": "uses a trace that other tests use as well, so it costs little (set by itself)",
     "smp": "needs a second CPU, which most guests do not have",
     "realclock": "an emulated CPU that stands still may make it fail: it runs once more, and the run says so",
 }
@@ -44,11 +43,6 @@ _TRIES, _ROUNDS = 20, 20
 def pytest_configure(config: pytest.Config) -> None:
     for mark, meaning in MARKS.items():
         config.addinivalue_line("markers", f"{mark}: {meaning}")
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    if _shared_trace(item):
-        item.add_marker("shared")
 
 
 @pytest.hookimpl(trylast=True)

@@ -15,6 +15,7 @@ import pytest
 from tests.kernel.disks import Disk, null_device
 from tests.kernel.test_capture import replayed
 from tests.kernel.trace import Line, Trace, wait_until
+from tests.thorough import only_all
 
 pytestmark = pytest.mark.guest
 
@@ -104,7 +105,9 @@ def test_disks_that_come_have_rows_of_their_own(options: str, tmp_path: Path) ->
             assert sum(one["requests"] for one in trace.summary["neighbours"] if one["dev"] == name) == requests[name]
 
 
-@pytest.mark.parametrize("times", [pytest.param("auto", marks=pytest.mark.one_kernel), "own"])
+@pytest.mark.parametrize(
+    "times", [pytest.param("auto", marks=pytest.mark.one_kernel), pytest.param("own", marks=only_all)]
+)
 def test_disks_that_come_have_rows_at_the_level_of_blocks(times: str) -> None:
     with Trace("--level=block", f"--times={times}", "0.5") as trace:
         made, done = come_and_go(trace, f"wpth{{}}{times}")

@@ -24,6 +24,7 @@ from tests.kernel.test_async import observes
 from tests.kernel.test_io_path import read_direct, settle, sums_up
 from tests.kernel.trace import PATIENCE, ROOT, Line, Lines, Trace, count, lossless
 from tests.kernel.window import Running
+from tests.thorough import only_all
 from wptrace.engine.filters import Filter
 from wptrace.kernel import mounts
 
@@ -142,6 +143,7 @@ def test_what_fuse_passes_through_is_of_the_file_system_below(path_flow: Running
             assert mine == [one for one in reported(trace, path) if one["op"] != "sync"]
 
 
+@only_all
 @pytest.mark.guest
 def test_what_no_known_file_system_got_is_reported(tmp_path: Path) -> None:
     """One that is mounted when the trace runs: what it does for others is counted under a cause, pipes are not."""

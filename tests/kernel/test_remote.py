@@ -23,6 +23,7 @@ from tests.kernel.stacks import delayed
 from tests.kernel.test_fuse import DELAY_S, served
 from tests.kernel.test_io_path import sums_up
 from tests.kernel.trace import Trace, lossless, wptrace
+from tests.thorough import only_all
 
 FUSE = "fuse:wptest"
 NFS = "127.0.0.1:/"
@@ -119,6 +120,7 @@ def test_a_server_that_has_stopped_is_seen_while_it_lasts(tmp_path: Path) -> Non
     assert (found["kind"], found["dev"], found["op"], found["stage"]) == ("operation", FUSE, "read", "fs")
 
 
+@only_all
 @pytest.mark.guest
 def test_a_slow_nfs_server_is_waited_for(tmp_path: Path) -> None:
     """Its disk takes its time for each read, of which a tick is 4 ms."""

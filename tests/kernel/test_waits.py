@@ -32,6 +32,7 @@ from tests.kernel.test_io_path import in_cgroup, sums_up
 from tests.kernel.test_places import alone
 from tests.kernel.trace import Line, Lines, Trace, lossless, object_path, wptrace
 from tests.kernel.window import Running
+from tests.thorough import only_all
 from wptrace.analysis.waits import RUNNABLE
 from wptrace.bpf.object import BpfObject
 from wptrace.engine.hooks import Hook
@@ -486,7 +487,7 @@ def test_a_quota_that_is_being_committed_is_waited_for(path_flow: Running, slow:
     assert any(is_witnessed(wait, sleepers) for wait in found)
 
 
-@pytest.fixture(params=["late", "at_once"])
+@pytest.fixture(params=["late", pytest.param("at_once", marks=only_all)])
 def journaled(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Disk, Path]]:
     """Requests end after a while, or before who asked for them sleeps."""
     with ExitStack() as stack:

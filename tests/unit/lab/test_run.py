@@ -260,7 +260,7 @@ def test_each_test_is_in_a_job(tests: Mapping[str, dict[str, list[str]]]) -> Non
                 assert count == 1 or any(takes(job, test, marks) for job in every), test
             else:
                 # Left out is what the newest or the running one is enough for, and what one kernel is; that one has it.
-                wanted = {"each_kernel", *(("guest", "shared") if kernel == newest else ())}
+                wanted = {"each_kernel", *(("guest",) if kernel == newest else ())}
                 enough = "icount" in marks or not wanted & set(marks)
                 assert count == 1 or "one_kernel" in marks or enough, test
                 assert somewhere or "icount" not in marks or "one_kernel" in marks, test
