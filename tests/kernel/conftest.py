@@ -31,7 +31,7 @@ MARKS = {
     "icount": "asserts on times; runs in guests whose clock counts instructions",
     "guest": "needs drivers or permissions that only guests have",
     "one_kernel": "about Python or the command on a live kernel: one is enough, the running one if it is no guest's",
-    "each_kernel": "differs most between kernels: all run it, not the newest alone",
+    "each_kernel": "differs most between kernels: the oldest and the newest run it as well",
     "smp": "needs a second CPU, which most guests do not have",
     "realclock": "an emulated CPU that stands still may make it fail: it runs once more, and the run says so",
 }

@@ -250,21 +250,17 @@ def test_each_test_is_in_a_job(tests: Mapping[str, dict[str, list[str]]]) -> Non
     assert len(tests[run.ONE]) > 300
     every = run.guests()
     one = [job for job in every if job.kernel == run.ONE]
-    newest = [kernel for kernel in KERNELS if not kernel.running][-1]
-    for kernel in KERNELS:
-        jobs = [here] if kernel.running else [job for job in every if job.kernel == kernel.name]
-        for test, marks in tests["" if kernel.running else run.ONE].items():
-            count = sum(takes(job, test, marks) for job in jobs)
-            somewhere = any(takes(job, test, marks) for job in one)
-            if kernel.running:
-                assert count == 1 or any(takes(job, test, marks) for job in every), test
-            else:
-                # Left out is what the newest or the running one is enough for, and what one kernel is; that one has it.
-                wanted = {"each_kernel", *(("guest",) if kernel == newest else ())}
-                enough = "icount" in marks or not wanted & set(marks)
-                assert count == 1 or "one_kernel" in marks or enough, test
-                assert somewhere or "icount" not in marks or "one_kernel" in marks, test
-                assert count == 1 or somewhere or takes(here, test, marks) or "one_kernel" not in marks, test
+    oldest, *_, newest = (kernel for kernel in KERNELS if not kernel.running)
+    wanted = {oldest: {"each_kernel"}, newest: {"each_kernel", "guest"}}
+    for test, marks in tests[""].items():
+        assert takes(here, test, marks) or any(takes(job, test, marks) for job in every), test
+    for test, marks in tests[run.ONE].items():
+        # Whatever its marks are, it runs somewhere.
+        assert takes(here, test, marks) or any(takes(job, test, marks) for job in every), test
+        assert sum(takes(job, test, marks) for job in one) == ("icount" in marks or {"guest", "one_kernel"} <= {*marks})
+        for kernel, some in wanted.items():
+            count = sum(takes(job, test, marks) for job in every if job.kernel == kernel.name)
+            assert count == (bool(some & {*marks}) and not {"one_kernel", "icount"} & {*marks}), test
 
 
 def test_with_all_each_test_runs_on_every_kernel(tests: Mapping[str, dict[str, list[str]]]) -> None:
