@@ -20,7 +20,7 @@ from tests.thorough import only_all
 pytestmark = pytest.mark.guest
 
 # Together more than there are spare rows.
-ROUNDS, AT_ONCE = 4, 3
+ROUNDS, AT_ONCE = 3, 3
 INTERVAL = '"kind":"interval"'
 
 
@@ -79,10 +79,14 @@ def come_and_go(trace: Trace, name: str) -> tuple[Counter[str], Counter[str]]:
     return reads.made, done
 
 
-_OPTIONS = ["--by=process --neighbours", "--interference --segments"]
+_OPTIONS = [
+    "",
+    pytest.param("--by=process --neighbours", marks=pytest.mark.one_kernel),
+    pytest.param("--interference --segments", marks=[pytest.mark.one_kernel, only_all]),
+]
 
 
-@pytest.mark.parametrize("options", ["", *(pytest.param(one, marks=pytest.mark.one_kernel) for one in _OPTIONS)])
+@pytest.mark.parametrize("options", _OPTIONS)
 def test_disks_that_come_have_rows_of_their_own(options: str, tmp_path: Path) -> None:
     capture = tmp_path / "trace.wpt"
     with Trace("--each", "--capture", str(capture), *options.split(), "0.5") as trace:
