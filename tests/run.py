@@ -107,11 +107,11 @@ class Result(NamedTuple):
 EXPECTED_S: dict[str, float] = {
     "7.2": 1234,
     "5.10": 292,
-    "6.12": 491,
+    "6.12": 982,
     "6.12-icount": 754,
     "running": 388,
     "unit": 340,
-    "6.12-arm64": 96,
+    "6.12-arm64": 187,
     "objects": 168,
     "lint": 40,
     "packages": 56,

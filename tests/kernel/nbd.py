@@ -29,6 +29,11 @@ _BLOCK = 4096
 _MODERN, _EXPORT = 3, 1
 
 
+def load() -> None:
+    """Without partitions: a search for them at some later open would read as well."""
+    subprocess.run(["modprobe", "nbd", "nbds_max=1", "max_part=0"], check=True)
+
+
 @contextmanager
 def server(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """64 MiB behind a socket in the folder; what it served is in `stats` there when it has ended."""
@@ -63,7 +68,7 @@ def served(folder: Path) -> dict[str, int]:
 @contextmanager
 def connected(folder: Path) -> Iterator[Disk]:
     """The device, until the server is gone or the block ends."""
-    subprocess.run(["modprobe", "nbd", "nbds_max=1"], check=True)
+    load()
     with socket.socket(socket.AF_UNIX) as peer, Path("/dev/nbd0").open("r+b", buffering=0) as device:
         peer.connect(str(folder / "socket"))
         size, flags = _negotiated(peer)
@@ -86,8 +91,6 @@ def connected(folder: Path) -> Iterator[Disk]:
         disk = Disk("nbd0")
         wait_until(lambda: Path("/sys/block/nbd0/pid").exists(), "the device")
         try:
-            # Who opens it next has it searched for partitions.
-            Path(disk.path).open("rb").close()
             yield disk
         finally:
             for end in (lambda: fcntl.ioctl(device, _DISCONNECT), lambda: peer.shutdown(socket.SHUT_RDWR)):

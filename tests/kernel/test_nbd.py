@@ -27,7 +27,7 @@ class NbdTrace(Trace):
 
 @pytest.fixture(autouse=True)
 def _module() -> None:
-    subprocess.run(["modprobe", "nbd", "nbds_max=1"], check=True)
+    nbd.load()
 
 
 def _outcomes(summary: Line) -> dict[str, int]:
