@@ -81,14 +81,11 @@ def volumes(proc: Path = mounts.PROC, sys: Path = blockdev.SYS) -> list[Volume]:
     # A container has mounts of its own; with the host's processes it sees the host's.
     every = mounts.mounts(proc, "1") or mounts.mounts(proc)
     found = [(mount.dev, where) for mount in every if (where := _VOLUME.fullmatch(mount.point))]
+    found = found[:_MOST_VOLUMES]
     names = blockdev.numbers(sys) if found else {}
-    made = {
-        Volume(device, where[2], where[1])
-        for dev, where in found[:_MOST_VOLUMES]
-        if dev in names
-        for device in _devices(names[dev], sys)
-    }
-    return sorted(made)
+    # Once for each device, of which there may be many mounts.
+    devices = {dev: _devices(names[dev], sys) for dev in {dev for dev, _ in found} & names.keys()}
+    return sorted({Volume(device, where[2], where[1]) for dev, where in found for device in devices.get(dev, ())})
 
 
 def _devices(name: str, sys: Path) -> set[str]:
