@@ -4,6 +4,10 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from wptrace.model.diagnosis import Diagnosis
 
 SUMMARY = "show what this kernel lets wptrace see, and what to do about the rest"
 
@@ -21,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def progress(doing: str) -> None:
+def _progress(doing: str) -> None:
     """On a terminal: what is being tried, on a line that is gone afterwards."""
     import sys
 
@@ -44,17 +48,22 @@ def _watch(text: str | None) -> float:
     return found
 
 
+def diagnosed(watch_s: float = 0.0) -> Diagnosis:
+    """The findings; a terminal shows what is being tried."""
+    from wptrace.tools.doctor import diagnose
+
+    try:
+        return diagnose(_progress, watch_s)
+    finally:
+        _progress("")
+
+
 def run(options: argparse.Namespace) -> int:
     from wptrace.errors import NotPermittedError, UnsupportedError
     from wptrace.outputs import doctor as show
     from wptrace.outputs.json_line import encoded
-    from wptrace.tools.doctor import diagnose
 
-    watch_s = _watch(options.watch)
-    try:
-        found = diagnose(progress, watch_s)
-    finally:
-        progress("")
+    found = diagnosed(_watch(options.watch))
     if options.json:
         print(encoded(show.as_json(found, EXIT_FLOW)))
     else:

@@ -8,12 +8,15 @@ import io
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
 
+from wptrace.cli import options as common
 from wptrace.errors import UsageError, WptraceError
 
 if TYPE_CHECKING:
+    from wptrace.model.kind import Group
     from wptrace.model.report import Report, Start
     from wptrace.outputs.ndjson import NdjsonOutput
 
@@ -55,9 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from wptrace.outputs.export.file import ExportFile
 
-    if options.output == "":
-        raise UsageError("-o needs the name of a file")
-    path = Path(options.output or time.strftime("wptrace-support-%Y%m%d-%H%M%S.tar.gz"))
+    usual = time.strftime("wptrace-support-%Y%m%d-%H%M%S.tar.gz")
+    path = common.named(usual if options.output is None else options.output, "-o")
     if path.exists():
         raise UsageError(f"{path} exists: name a file that does not")
     # What cannot be written or read is found out before doctor takes its time.
@@ -97,24 +99,20 @@ def _tables(config: str | None) -> dict[str, Any] | None:
 
 def _parts(tables: dict[str, Any] | None, names: bool) -> Iterator[Part]:
     from wptrace import __version__
-    from wptrace.cli.doctor import EXIT_FLOW, progress
+    from wptrace.cli import doctor
     from wptrace.outputs import doctor as show
     from wptrace.outputs.json_line import encoded
     from wptrace.tools import support
-    from wptrace.tools.doctor import diagnose
 
     yield "versions.json", lambda: encoded(support.versions(__version__))
-    try:
-        diagnosis = diagnose(progress)
-    finally:
-        progress("")
-    yield "doctor.json", lambda: encoded(show.as_json(diagnosis, EXIT_FLOW))
+    diagnosis = doctor.diagnosed()
+    yield "doctor.json", lambda: encoded(show.as_json(diagnosis, doctor.EXIT_FLOW))
     yield "doctor.txt", lambda: "\n".join(show.lines(diagnosis, True))
     if tables is None:
         return
     yield "config.json", lambda: encoded(tables if names else support.without_names(tables))
     for folder in _histories(tables):
-        yield f"history-{folder.name}.json", lambda folder=folder: _summary(folder, names)  # type: ignore[misc]
+        yield f"history-{folder.name}.json", partial(_summary, folder, names)
 
 
 def _histories(tables: Mapping[str, Any]) -> list[Path]:
@@ -166,22 +164,20 @@ class _Nameless:
         self._output.start(start._replace(filters=dict.fromkeys(start.filters, HIDDEN), notes=[], file=""))
 
     def summary(self, report: Report) -> None:
-        from wptrace.model.kind import CALL, CPU, DEVICE, NUMBER, OPERATION
-
-        plain = {CALL, CPU, DEVICE, NUMBER, OPERATION}
-        kept = {
-            group
-            for group in (*report.cells, *report.counters)
-            if all(label.type in plain for label in group.kind.labels)
-        }
         self._output.summary(
-            report.only(group for group in report.cells if group in kept)._replace(
-                counters={group: counts for group, counts in report.counters.items() if group in kept},
+            report.only(filter(_is_nameless, report.cells))._replace(
+                counters={group: counts for group, counts in report.counters.items() if _is_nameless(group)},
                 verdict=None,
                 incident=None,
                 lists={},
             )
         )
+
+
+def _is_nameless(group: Group) -> bool:
+    from wptrace.model.kind import CALL, CPU, DEVICE, NUMBER, OPERATION
+
+    return all(label.type in (CALL, CPU, DEVICE, NUMBER, OPERATION) for label in group.kind.labels)
 
 
 def _readme(found: Mapping[str, str], absent: Mapping[str, str], names: bool) -> str:

@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from wptrace.bpf.kernel_btf import KERNEL_BTF
 from wptrace.bpf.lib import libbpf
 from wptrace.errors import WptraceError
 from wptrace.kernel import files, privileges
@@ -23,7 +24,7 @@ _SETTINGS = (
     *("kernel/kptr_restrict", "kernel/perf_event_paranoid", "kernel/unprivileged_bpf_disabled"),
     *("kernel/bpf_stats_enabled", "net/core/bpf_jit_enable", "net/core/bpf_jit_harden"),
 )
-_BTF, _NOTES = Path("/sys/kernel/btf/vmlinux"), Path("/sys/kernel/notes")
+_NOTES = Path("/sys/kernel/notes")
 _LARGEST_BTF = 1 << 26
 # linux/elf.h: the type of the note with the build ID, whose owner is "GNU".
 _BUILD_ID = 3
@@ -42,7 +43,7 @@ def versions(own: str) -> dict[str, Any]:
         "packages": {package: _package(package) for package in _PACKAGES},
         "kernel": {"release": name.release, "version": name.version, "machine": name.machine},
         "build_id": build_id(_read(_NOTES, 1 << 16)),
-        "btf_sha256": hashlib.sha256(_read(_BTF, _LARGEST_BTF)).hexdigest() if _BTF.exists() else None,
+        "btf_sha256": hashlib.sha256(_read(KERNEL_BTF, _LARGEST_BTF)).hexdigest() if KERNEL_BTF.exists() else None,
         "system": _system(),
         "cpus": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),

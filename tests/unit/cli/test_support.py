@@ -57,7 +57,7 @@ PLAIN = {"/dev/sda", "10ms", "2%", "1G", "io.read.total.p99 > 50ms for 30s"}
 @pytest.fixture(autouse=True)
 def _doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Diagnosis("6.12.0", "x86_64", False, [], [], [], [], [], 0.0)
-    monkeypatch.setattr(doctor, "diagnose", lambda progress: found)
+    monkeypatch.setattr(doctor, "diagnose", lambda *_: found)
 
 
 @pytest.fixture
@@ -184,7 +184,7 @@ def test_what_cannot_be_is_said_before_anything_is_tried(
     names = {name: str(tmp_path / name) for name in ("there", "wrong")}
     before = sorted(tmp_path.iterdir())
 
-    def tried(progress: object) -> None:
+    def tried(*_: object) -> None:
         raise AssertionError("it was tried")
 
     monkeypatch.setattr(doctor, "diagnose", tried)
