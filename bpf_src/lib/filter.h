@@ -8,7 +8,11 @@
 #ifndef WPT_FILTER_H
 #define WPT_FILTER_H
 
+#ifdef PLAIN
+enum { filtering = false };
+#else
 bool filtering; /* anything of what follows */
+#endif
 
 #include "filters/task.h"
 #include "filters/cgroup.h"

@@ -12,7 +12,7 @@
 
 #include "lib/place.h"
 
-const volatile bool recording;
+OPTION(recording, false);
 
 /* The last time that something took that long; read by the reader. */
 __u64 recorder_slow_ns = ~0ULL;

@@ -24,6 +24,16 @@
 		__value; \
 	})
 
+/*
+ * A constant that Python sets before the load, so that the verifier drops the code of what is off. In an object without
+ * options (PLAIN) the compiler drops it: programs are smaller, load faster, and need fewer registers.
+ */
+#ifdef PLAIN
+#define OPTION(name, by_default) enum { name = false }
+#else
+#define OPTION(name, by_default) const volatile bool name = by_default
+#endif
+
 /* Python reads names and values of an enum from BTF, which only has types that something refers to. */
 #define EXPORT_ENUM(name) enum name *export_##name __attribute__((unused))
 

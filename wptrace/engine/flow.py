@@ -130,9 +130,14 @@ class Flow:
         """Return further checks for `wptrace doctor`, given the chosen ways."""
         return []
 
+    @property
+    def _object(self) -> str:
+        """The object that serves these options."""
+        return self.object
+
     def planned_memory(self, prepare: Callable[[BpfObject], None]) -> str:
         """Describe the kernel memory that a start would take, without doing it; `prepare` is called before."""
-        with trial.open_here(self.object) as obj:
+        with trial.open_here(self._object) as obj:
             prepare(obj)
             return f"take {units.size(obj.planned_bytes)} of the kernel's memory, for {libbpf().cpus} CPUs"
 

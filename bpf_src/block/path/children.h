@@ -9,7 +9,7 @@
 #include "block/path/state.h"
 #include "lib/pid_namespace.h"
 
-const volatile bool filter_children;
+OPTION(filter_children, false);
 extern __u32 filter_tgid; /* lib/filters/task.h */
 
 #define FILTER_DESCENDANT(tgid) (filter_children && is_descendant(tgid))

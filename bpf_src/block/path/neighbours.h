@@ -15,7 +15,7 @@
 #include "block/path/hidden.h"
 #include "block/path/owner.h"
 
-const volatile bool neighbours;
+OPTION(neighbours, false);
 
 /* Shorter waits do not count and are not reported. */
 CONSTANT(NEIGHBOUR_WAIT_NS, 10000);

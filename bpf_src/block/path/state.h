@@ -45,14 +45,13 @@ const volatile bool request_is_second;
 const volatile bool bio_is_second;
 const volatile __u32 page_shift = 12;
 
-/* Options. Constants, so that the verifier drops the code of those that are off. */
-const volatile bool emits_records = true; /* operations and requests one by one, while `records_on` */
-const volatile bool interference = true;
-const volatile bool following = true; /* writeback, with the task that dirtied the pages */
-const volatile bool stacked = true; /* devices with rows of their own */
-const volatile bool watches_remote = true; /* file systems that other machines or processes serve */
-const volatile bool segmented; /* each period of a stage is kept, and each request */
-const volatile bool requests_alone; /* no operations: no hook sees them begin and end */
+OPTION(emits_records, true); /* operations and requests one by one, while `records_on` */
+OPTION(interference, true);
+OPTION(following, true); /* writeback, with the task that dirtied the pages */
+OPTION(stacked, true); /* devices with rows of their own */
+OPTION(watches_remote, true); /* file systems that other machines or processes serve */
+OPTION(segmented, false); /* each period of a stage is kept, and each request */
+OPTION(requests_alone, false); /* no operations: no hook sees them begin and end */
 
 static __always_inline bool watches_interference(void)
 {

@@ -53,7 +53,7 @@ from wptrace.model.report import Counters, Event, InFlight, Snapshot, Source, St
 if TYPE_CHECKING:
     from wptrace.flows.io.parts.shed import PathShedder
 
-# Features that parts turn on. The object has them on by default, so that a plain load verifies all of it.
+# Options that parts turn on. The object has them on by default, so that a plain load verifies all of it.
 _OPTIONAL = ("emits_records", "interference", "following", "stacked", "watches_remote")
 _LAST_MOMENT_S = 0.1
 # The time within which a bio that was queued before the trace gets its request.
@@ -64,6 +64,7 @@ class PathFlow(Flow):
     name = "io"
     level = "path"
     object = "io_path"
+    without_options = "io_path_plain"
     kinds: tuple[Kind, ...] = KINDS
     verdict_kinds: tuple[Kind, ...] = (OPERATION, REQUEST)
     follows_operations = True
@@ -138,13 +139,20 @@ class PathFlow(Flow):
 
     def _prepare(self, obj: BpfObject) -> None:
         self.configure(obj)
-        for name in _OPTIONAL:
+        for name in _OPTIONAL if self._object == self.object else ():
             setattr(obj.rodata, name, False)
         row_bytes = sum(part.row_bytes(obj) for part in self._parts)
         self._devices.place(obj, self._options.spare or self._devices.spare(row_bytes))
         for part in self._parts:
             part.prepare(obj, len(self._devices.names))
-        filters.apply(obj.bss, self._options.filter, self.filters)
+        if self._object == self.object:
+            filters.apply(obj.bss, self._options.filter, self.filters)
+
+    @property
+    def _object(self) -> str:
+        """The object without options, if it does: its programs are smaller."""
+        plain = not self._options.filter and not any(part.sets_options for part in self._parts)
+        return self.without_options if plain else self.object
 
     def start(self, reader: Reader) -> Start:
         # Measured before any program is loaded. If it is not permitted, loading will fail with the reason.
@@ -152,7 +160,7 @@ class PathFlow(Flow):
         with suppress(WptraceError):
             if self.follows_operations and calls.are_all_that_is_left():
                 self._slow_path_ns = calls.slow_path_ns()
-        self._loaded = loaded = load(self.object, self._hooks(), self._prepare)
+        self._loaded = loaded = load(self._object, self._hooks(), self._prepare)
         obj = loaded.obj
         self._books = Books(loaded, self._counts, self._devices.everything)
         tracing = Tracing(loaded, self._devices.names, reader, self.recorder)
@@ -333,6 +341,7 @@ class PathFlow(Flow):
         many = wanted.slow_ns == 0 or 0 < wanted.sample < KEPT_ONE_IN or wanted.records_later
         self._shedder = PathShedder(
             self._running,
+            self.follows_operations,
             self._save if many else None,
             wanted.interference,
             TICK_NS,

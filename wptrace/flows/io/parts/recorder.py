@@ -93,6 +93,7 @@ class Recorder(Part):
     """A recorder of block requests, whose records have no names."""
 
     what = "requests"
+    sets_options = True
 
     def __init__(self, size: RecorderSize, slow_ns: int | None, kinds: Sequence[Kind], records: Raw) -> None:
         super().__init__()

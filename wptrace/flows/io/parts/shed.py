@@ -32,6 +32,7 @@ class PathShedder:
     def __init__(
         self,
         loaded: Loaded,
+        operations: bool,
         save_records: Callable[[int], None] | None,
         interference: bool,
         tick_ns: int,
@@ -49,8 +50,7 @@ class PathShedder:
         kinds = [INTERFERENCE] if interference else []
         kinds += [EACH] if save_records is not None else []
         # Only operations know their file: without them, a filter by file would match nothing.
-        operations = [] if loaded.obj.rodata.requests_alone else [FS]
-        kinds += [] if loaded.obj.bss.filter_file else [*operations, SAMPLE]
+        kinds += [] if loaded.obj.bss.filter_file else [*([FS] if operations else []), SAMPLE]
         self.steps = ladder(kinds)
 
     def programs(self) -> list[Counted]:

@@ -18,6 +18,7 @@ MOST_FRAMES = 1 << 19
 
 
 class Writeback(Part):
+    sets_options = True
     stages = WRITEBACK_STAGES
 
     def prepare(self, obj: BpfObject, slots: int) -> None:
