@@ -277,7 +277,7 @@ static __always_inline int on_bio_queue(struct bio *bio, bool trusted)
 				release(held);
 			return 0;
 		}
-		if (held && held->kind == BIO_KIND_LINKED)
+		if (stacked && held && held->kind == BIO_KIND_LINKED)
 			return take_linked(bio, held);
 	}
 	if (!op) {

@@ -173,11 +173,23 @@ static __noinline __u64 vector_bytes(struct user_vector *vectors, __u64 count)
 	return bytes;
 }
 
+/* Nothing has happened to it: it slept for nothing and made no request. */
+static __always_inline bool is_untouched(struct op_state *op)
+{
+	__u64 word;
+
+	_Static_assert(!(__builtin_offsetof(struct op_state, last) % sizeof(word)), "they are one word");
+	_Static_assert(__builtin_offsetof(struct op_state, in_iowait) == __builtin_offsetof(struct op_state, last) + 7,
+		       "they are one word");
+	__builtin_memcpy(&word, &op->last, sizeof(word));
+	return !word && !op->made;
+}
+
 /* `known` is the file where the hook has it, as an object that the verifier knows. */
 static __always_inline int finish(struct op_state *op, struct file *known, __s64 result, __u64 now, bool trusted)
 {
 	struct done *only = NULL;
-	bool hit;
+	bool hit, untouched;
 
 	if (op->kind != OP_TRACED) {
 		free_op(op);
@@ -194,11 +206,14 @@ static __always_inline int finish(struct op_state *op, struct file *known, __s64
 		if (watches_interference())
 			add_irq_delay(op, only);
 	} else {
-		close_account(op->place);
+		/* Only records have the stages of a hit. */
+		untouched = !keeps_records() && !recording && is_untouched(op);
+		if (!untouched)
+			close_account(op->place);
 		/* However short, a sleep there is for the server, or for a task that waits for it. */
 		if (watches_remote && op->remote && op->asleep_ns)
 			op->blocked = true;
-		hit = !op->waited && !op->blocked && op->made == op->readahead;
+		hit = untouched || (!op->waited && !op->blocked && op->made == op->readahead);
 		/* An operation that waited knows its device by its request. */
 		if (!op->waited && !op->slot && !row_of_file(trusted ? known : op->file, &op->slot, trusted)) {
 			count_discarded();

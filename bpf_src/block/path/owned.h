@@ -98,7 +98,7 @@ static __always_inline void own_operation(struct op_state *op, struct file *file
 	else if (by == OWNER_BY_CALL && op->op_kind == OP_KIND_SWAPIN)
 		op->owner = owner_of_class(CALL_CLASS_SWAPIN);
 	else if (op->interface == INTERFACE_CALL)
-		op->owner = owner_of_task(by);
+		op->owner = owner_of_current();
 }
 
 /* The thread that dirtied it; its process gets the thread's name. */

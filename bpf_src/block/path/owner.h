@@ -198,9 +198,13 @@ __noinline __u32 owner_of_statement(void)
 	return owner_by_statement(&key, statement.text);
 }
 
-/* The current task, or what it belongs to. */
-static __always_inline __u32 owner_of_task(enum owner_by by)
+/*
+ * The current task, or what it belongs to. Not inlined: the programs have it several times, and loading takes longer the
+ * larger they are.
+ */
+static __noinline __u32 owner_of_current(void)
 {
+	enum owner_by by = owner_by;
 	struct owner_key key = {};
 	__u64 ids;
 
@@ -223,12 +227,6 @@ static __always_inline __u32 owner_of_task(enum owner_by by)
 		current_comm(key.comm);
 	}
 	return owner_number(&key, by);
-}
-
-/* For places where this is rarely called. */
-static __noinline __u32 owner_of_current(void)
-{
-	return owner_of_task(owner_by);
 }
 
 static __noinline __u32 owner_of_class(enum call_class class)

@@ -147,6 +147,7 @@ struct op_state {
 	__u32 ended; /* how many of the others completed */
 	__u16 slot; /* of the last request */
 	__u16 target; /* of a stand-in: the slot of the operation */
+	/* Eight bytes at a place of eight: all 0 while nothing has happened but its begin, see is_untouched(). */
 	__u8 last; /* 1 + slot in done of what completed last, 0: nothing since the last look */
 	__u8 waited_for; /* what `last` was when it was charged last */
 	__u8 interface;
