@@ -26,6 +26,7 @@ from wptrace.errors import UnsupportedError, WptraceError
 from wptrace.flows import discover
 from wptrace.flows.io.block import BlockFlow, Options
 from wptrace.flows.io.operations import MODULES
+from wptrace.flows.io.path import PathFlow
 from wptrace.model.kind import REQUESTS
 
 pytestmark = pytest.mark.each_kernel
@@ -72,14 +73,22 @@ def _name(flow: type[Flow]) -> str:
     return f"{flow.name}_{flow.level}" if flow.level else flow.object
 
 
+def test_every_program_loads_without_options(pytestconfig: pytest.Config) -> None:
+    _loads(PathFlow, PathFlow.without_options, PathFlow.without_options, pytestconfig)
+
+
 # Its programs are those of the path with less in them, so one kernel is enough for the time that they take.
 FLOWS = [pytest.param(one, marks=pytest.mark.one_kernel) if one.level == "request" else one for one in discover()]
 
 
 @pytest.mark.parametrize("flow", FLOWS, ids=_name)
 def test_every_program_loads(flow: type[Flow], pytestconfig: pytest.Config) -> None:
+    _loads(flow, flow.object, _name(flow), pytestconfig)
+
+
+def _loads(flow: type[Flow], name: str, written: str, pytestconfig: pytest.Config) -> None:
     """All that this kernel can have: each is loaded and attached, and none is more than the verifier likes."""
-    with trial.open_here(flow.object) as obj:
+    with trial.open_here(name) as obj:
         here = set()
         for hook in (hook for hook in flow.hooks if hook.applies):
             for program in (program for way in hook.ways for program in way.programs):
@@ -94,7 +103,7 @@ def test_every_program_loads(flow: type[Flow], pytestconfig: pytest.Config) -> N
         flow.configure(obj)
         # What is refused fails it.
         obj.load()
-        sizes = _sizes(obj, _name(flow))
+        sizes = _sizes(obj, written)
         for program in here:
             # A tracepoint of a module that is not there, or a counter that this machine lacks, shows now.
             with suppress(WptraceError):

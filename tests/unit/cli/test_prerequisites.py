@@ -249,7 +249,7 @@ def test_doctor_without_libbpf() -> None:
 @pytest.mark.parametrize("level", ["path", "block"])
 @pytest.mark.parametrize("how", ["text", "truncated"])
 def test_io_with_a_broken_object(tmp_path: Path, how: str, level: str) -> None:
-    path = broken(tmp_path, how, {"path": "io_path", "block": "io_block"}[level])
+    path = broken(tmp_path, how, {"path": "io_path_plain", "block": "io_block"}[level])
     found = run(ALLOWED, "io", "--level", level, "1", "1", WPTRACE_BPF_DIR=str(tmp_path))
     assert (found.returncode, found.stdout) == (1, "")
     assert sentence(found.stderr) == f"{path} {BROKEN[how]}"

@@ -15,7 +15,7 @@ from wptrace.bpf.object import open_object
 from wptrace.engine import devices
 from wptrace.engine.filters import Filter
 from wptrace.flows.io.hooks import OPERATIONS, SWITCH, THROTTLE
-from wptrace.flows.io.options import Options
+from wptrace.flows.io.options import Options, RecorderSize
 from wptrace.flows.io.parts.counts import Counts
 from wptrace.flows.io.path import PathFlow
 from wptrace.flows.io.request import RequestFlow
@@ -66,10 +66,34 @@ def _one_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ON)
 def test_constants_are_those_of_what_is_asked_for(name: str) -> None:
-    with open_object("io_path") as obj:
-        PathFlow(OPTIONS[name])._prepare(obj)
-        found = {one for one in set().union(*ON.values()) if getattr(obj.rodata, one)}
+    flow = PathFlow(OPTIONS[name])
+    with open_object(flow._object) as obj:
+        flow._prepare(obj)
+        found = {one for one in set().union(*ON.values()) & set(dir(obj.rodata)) if getattr(obj.rodata, one)}
     assert found == ON[name]
+
+
+def test_only_traces_without_options_and_filters_have_the_smaller_object() -> None:
+    plain = {name for name, options in OPTIONS.items() if PathFlow(options)._object == "io_path_plain"}
+    assert plain == {"", "owners"}
+    assert PathFlow(Options(filter=Filter(op="read")))._object == "io_path"
+    assert PathFlow(Options(recorder=RecorderSize.of_time(10**9)))._object == "io_path"
+    assert RequestFlow(Options())._object == "io_path"
+
+
+def test_the_smaller_object_has_all_but_the_options() -> None:
+    """The same programs, tables and layouts, or Python would read one and mean the other."""
+    with open_object("io_path") as whole, open_object("io_path_plain") as plain:
+        assert whole.progs.keys() == plain.progs.keys()
+        assert whole.maps.keys() == plain.maps.keys()
+        options = set(dir(whole.rodata)) - set(dir(plain.rodata))
+        assert options == set().union(*ON.values()) - {"owner_by"} | {"recording", "requests_alone", "watches_remote"}
+        assert set(dir(whole.bss)) - set(dir(plain.bss)) == {"filtering"}
+        for name in ("op_state", "bio_state", "done", "owner", "only_cell", "request_cell"):
+            assert whole.struct(name).size == plain.struct(name).size
+        assert sum(one.instructions for one in plain.progs.values()) < sum(
+            one.instructions for one in whole.progs.values()
+        )
 
 
 @pytest.mark.parametrize("name", HOOKS)
@@ -100,7 +124,7 @@ def test_requests_alone_have_no_rows_of_operations(by: str) -> None:
         rows = [obj.maps[f"{name}_cells"].max_entries for name in ("op", "only", "hit", "interference", "held_op")]
         assert rows == [1] * 5
     with open_object("io_path") as obj:
-        PathFlow(Options())._prepare(obj)
+        PathFlow(OPTIONS["slow"])._prepare(obj)
         assert not obj.rodata.requests_alone
 
 
@@ -129,11 +153,11 @@ def test_rows_of_a_large_machine_are_known_before_the_start(monkeypatch: pytest.
 
     def planned(count: int) -> int:
         monkeypatch.setattr(devices, "extents", lambda wanted, hidden: disks[:count])
-        with open_object("io_path") as obj:
+        with open_object("io_path_plain") as obj:
             PathFlow(Options())._prepare(obj)
             return obj.planned_bytes
 
-    with open_object("io_path") as obj:
+    with open_object("io_path_plain") as obj:
         row = Counts().row_bytes(obj)
     few, many = planned(1), planned(60)
     assert 59 * 128 * row <= many - few <= 59 * 128 * row * 1.01
