@@ -116,6 +116,40 @@ def test_raw_direct_reads_and_writes(disks: list[Disk]) -> None:
             assert one["cpus"]["irq"] is not None
 
 
+@pytest.mark.parametrize("options", [pytest.param((), marks=pytest.mark.one_kernel), ("--by=process",)], ids=str)
+def test_sums_without_options_are_exact(disks: list[Disk], options: tuple[str, ...]) -> None:
+    """Without records, sums are all there is: of direct I/O and of page-cache hits."""
+    disk, hits, block = disks[0], 300, 1 << 20
+    fd = os.open(disk.path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.pread(fd, 4096, block)
+        before = disk.completed()
+        with Trace(f"--dev={disk.name}", *options) as trace:
+            job = fio(disk.path, rw="randrw", number_ios=120, size="512k", invalidate=0)
+            for _ in range(hits):
+                assert len(os.pread(fd, 512, block)) == 512
+            trace.stop()
+        after = disk.completed()
+    finally:
+        os.close(fd)
+    summary = trace.summary
+    assert lossless(summary), summary["loss"]
+    for op in ("read", "write"):
+        made = job[op]["total_ios"]
+        requests = count(summary, op=op, dev=disk.name)
+        assert requests == count(summary, op=op, dev=disk.name, kind="operation") == made == after[op] - before[op]
+        complete(rows(summary, "operation", op, disk.name))
+        found = rows(summary, "request", op, disk.name)
+        assert sum(row["sum_ns"] for stage, row in found.items() if stage != "total") == found["total"]["sum_ns"]
+    assert count(summary, op="read", dev=disk.name, kind="hit") == hits
+    assert summary["operations"]["started"] == total(job) + hits
+    if options:
+        owned = [row for row in summary["rows"] if row["kind"] == "owned_operation" and row["stage"] == "total"]
+        assert {row["owner"].partition("[")[0] for row in owned} == {"fio"}
+        assert sum(row["count"] for row in owned) == total(job)
+
+
 @pytest.mark.one_kernel
 def test_stories_of_hostile_names(disks: list[Disk], tmp_path: Path) -> None:
     """Escape codes, ends of lines and bytes that are no UTF-8 reach neither the terminal nor break a line."""
