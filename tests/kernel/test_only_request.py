@@ -9,6 +9,7 @@ import os
 import select
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,10 +18,11 @@ import pytest
 
 from tests.kernel import nbd
 from tests.kernel.disks import Disk
-from tests.kernel.patience import reaped
+from tests.kernel.patience import joined, reaped
 from tests.kernel.trace import Line, count, lossless, wait_until
-from tests.kernel.window import Running
+from tests.kernel.window import Running, running
 from wptrace.engine.filters import Filter
+from wptrace.flows.io.options import Options
 from wptrace.flows.io.path import PathFlow
 from wptrace.model.kind import OPERATIONS, REQUESTS
 
@@ -171,3 +173,26 @@ def changed(before: list[int], after: list[int]) -> int:
 def in_flight(flow: PathFlow) -> tuple[int, int]:
     books = flow.snapshot().books
     return books[OPERATIONS].in_flight, books[REQUESTS].in_flight
+
+
+@pytest.mark.guest
+def test_waiting_for_the_request_of_another_is_no_hit(tmp_path: Path) -> None:
+    """A read of a page that another task is reading makes no request. Without records, an account is all that tells."""
+    with nbd.server(tmp_path) as server, nbd.connected(tmp_path) as disk, opened(disk, os.O_RDONLY) as fd:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        with running(lambda: PathFlow(Options((disk.name,))), [disk]) as flow, flow.window() as trace:
+            with nbd.stopped(server):
+                readers = [threading.Thread(target=os.pread, args=(fd, BLOCK, 0)) for _ in range(3)]
+                for reader in readers:
+                    reader.start()
+                    wait_until(lambda reader=reader: _state(reader.native_id) == "D", "a sleep for the page")
+            for reader in readers:
+                joined(reader)
+            assert len(os.pread(fd, BLOCK, 0)) == BLOCK
+    assert lossless(trace.summary), trace.summary["loss"]
+    assert count(trace.summary, op="read", kind="operation") == len(readers)
+    assert count(trace.summary, op="read", kind="hit") == 1
+
+
+def _state(tid: int) -> str:
+    return Path(f"/proc/self/task/{tid}/stat").read_text().rpartition(")")[2].split()[0]
