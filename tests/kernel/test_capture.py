@@ -37,6 +37,7 @@ from tests.kernel.trace import (
     wait_until,
     wptrace,
 )
+from wptrace.bpf.kernel_btf import vmlinux
 from wptrace.capture import channel
 from wptrace.capture.channel import Channel
 from wptrace.capture.frames import Kind, Reader
@@ -77,6 +78,48 @@ def test_a_trace_ends_with_what_is_different_from_a_capture(disk: Disk, tmp_path
     assert [row["a"] for row in json.loads(done.stdout)["rows"] if row["labels"]["op"] == "read"] == [
         row["a"] for row in found["rows"] if row["labels"]["op"] == "read"
     ]
+
+
+@pytest.mark.parametrize("times", ["own", "kernel"])
+def test_requests_of_two_levels_are_compared_between_the_points_of_both(disk: Disk, tmp_path: Path, times: str) -> None:
+    files, sums = [tmp_path / "path.wpt", tmp_path / "block.wpt"], []
+    jobs: list[Line] = []
+    for cls, options in ((Trace, ()), (BlockTrace, (f"--times={times}",))):
+        file = files[len(jobs)]
+        with cls(f"--capture={file}", f"--dev={disk.name}", *options) as trace:
+            jobs.append(fio(disk.path, rw="randread", number_ios=400))
+            trace.stop()
+        sums.append({row["stage"]: row["sum_ns"] for row in trace.summary["rows"] if row["kind"] == "request"})
+    done = wptrace("diff", *map(str, files), "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    check(found)
+    path, block = sums
+    rows = {row["stage"]: row for row in found["rows"] if row["kind"] == "request"}
+    assert {stage: row["b"]["sum_ns"] for stage, row in rows.items()} == block
+    inside = path["driver"] + path["device"] + path["complete"]
+    assert {stage: row["a"]["sum_ns"] for stage, row in rows.items()} == {
+        "queue": path["queue"],
+        "device": inside,
+        "total": path["queue"] + inside,
+    }
+    assert rows["total"]["a"]["p99_ns"] is None
+    assert rows["total"]["b"]["p99_ns"] > 0
+    (change,) = found["changes"]
+    assert [change["a_count"], change["b_count"]] == [job["read"]["total_ios"] for job in jobs]
+    assert (change["kind"], change["p99"]) == ("request", None)
+    said = {one["what"]: one["therefore"] for one in found["unlike"]}
+    assert said["block requests"] == "compared from G to C, with driver and complete in device"
+    if times == "own":
+        assert found["joined"] == {}
+    elif vmlinux().has_field("blk_plug", "cur_ktime"):
+        # One stamp serves a batch: its time in the queue is in the device.
+        assert found["joined"] == {"queue": "device"}
+    states = {(row["kind"], row["state"], row["unseen"]) for row in found["rows"] if row["stage"] == "total"}
+    assert states == {("operation", "unseen", "operations are not followed"), ("request", "both", "")}
+    page = tmp_path / "page.html"
+    assert wptrace("diff", *map(str, files), "--to", "html", "-o", str(page)).returncode == 0
+    assert "its times begin or end elsewhere" in page.read_text()
 
 
 def test_a_capture_tells_what_the_trace_counted(disk: Disk, tmp_path: Path) -> None:

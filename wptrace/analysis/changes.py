@@ -121,7 +121,7 @@ def _change(measured: Measured, a: _Subject, b: _Subject, op: str, owner: str) -
     labels = tuple(label for label in measured.labels if not (owner and label == OWNED_BY))
     mine = [_without_owner(measured, side.classes) if owner else side.classes for side in (a, b)]
     p99 = None
-    if min(one.count for one in sums) >= _P99_FEWEST:
+    if min(one.count for one in sums) >= _P99_FEWEST and all(one.buckets for one in sums):
         p99 = split_percentile(mine[0], mine[1])
         figures["p99"] = _percentile(sums, stretches)
     figures["rate"] = _rate((a, b), sums, stretches)
@@ -245,8 +245,8 @@ def _less(whole: Classes, left_out: Classes) -> dict[Class, Sums]:
     return found
 
 
-def mark_real(changes: Sequence[Change], counts_are_others: bool) -> list[Change]:
-    """Mark the figures whose change is significant, among all that were tested."""
+def mark_real(changes: Sequence[Change], counts_are_others: bool, least_ns: float = 0.0) -> list[Change]:
+    """Mark the figures whose change is significant, among all that were tested; times by at least `least_ns`."""
     places = [
         (at, name)
         for at, change in enumerate(changes)
@@ -257,7 +257,8 @@ def mark_real(changes: Sequence[Change], counts_are_others: bool) -> list[Change
     made = [dict(change.figures) for change in changes]
     for (at, name), is_real in zip(places, verdicts):
         figure = made[at][name]
-        made[at][name] = figure._replace(real=is_real and _matters(name, figure, changes[at]))
+        enough = name == "rate" or abs(figure.change) >= least_ns
+        made[at][name] = figure._replace(real=is_real and enough and _matters(name, figure, changes[at]))
     return [change._replace(figures=figures) for change, figures in zip(changes, made)]
 
 

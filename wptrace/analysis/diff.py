@@ -9,11 +9,14 @@ from typing import NamedTuple
 from wptrace.analysis import changes, owners
 from wptrace.analysis.changes import Change
 from wptrace.analysis.measured import Measured, aligned, named, same_labels, seen_stages
+from wptrace.analysis.points import Narrowing, narrowed, narrowed_rows, narrowing
 from wptrace.analysis.unlike import Unlike, alike, observed, unlike
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import DEVICE, OPERATION, Kind
 from wptrace.model.report import BYTES, Report, Start, of_one_row
 
+BETWEEN_LEVELS_NS = 1000.0
+"""Programs of two levels run at a point for different times, so that stages differ without a change of the machine."""
 NOT_BY_OWNER = "not by owner"
 """One has no rows by owner, which is said of all of them at once."""
 
@@ -30,6 +33,8 @@ class Side(NamedTuple):
     notes: tuple[str, ...] = ()
     damaged: int = 0
     """So many frames of the capture could not be read."""
+    mixed: tuple[str, ...] = ()
+    """Stages of which some time was counted to the one that contains them."""
 
 
 class Pair(NamedTuple):
@@ -66,26 +71,53 @@ class Difference(NamedTuple):
 
 def difference(a: Side, b: Side, within: Mapping[str, str]) -> Difference:
     """`within` says in which stage the time of another one is where that is not observed."""
+    recorded = (a.start, a.report), (b.start, b.report)
+    a, b, ways = _between_points_of_both(a, b)
     pairs = [
         (mine, b.measured[name])
         for name, mine in a.measured.items()
         if name in b.measured and alike(mine.kind, b.measured[name].kind)
     ]
     columns = {name for pair in pairs for one in pair for name in one.columns}
-    seen = [seen_stages(side.measured.values(), observed(side.start)) for side in (a, b)]
+    seen = [seen_stages(side.measured.values(), observed(side.start)) - {*side.mixed} for side in (a, b)]
     joined = {
         stage: other for stage, other in within.items() if stage in columns and (stage in seen[0]) != (stage in seen[1])
     }
-    found = unlike((a.start, a.report), (b.start, b.report), joined)
+    found = unlike(*recorded, joined, (a.mixed, b.mixed), ways)
     every: list[Change] = []
     few = 0
     for mine, theirs in pairs:
         some, left = changes.between(*same_labels(aligned(mine, joined), aligned(theirs, joined)))
         every += some
         few += left
-    every = changes.mark_real(every, any(one.counts for one in found))
+    least_ns = BETWEEN_LEVELS_NS if a.start.level != b.start.level else 0.0
+    every = changes.mark_real(every, any(one.counts for one in found), least_ns)
     tested = sum(len(change.figures) for change in every)
     return Difference(a, b, found, list(_pairs(a, b)), every, joined, tested, few)
+
+
+def _between_points_of_both(a: Side, b: Side) -> tuple[Side, Side, list[Narrowing]]:
+    """Both with kinds that begin and end at points that both see, where that is possible."""
+    found = []
+    for kind in a.start.kinds:
+        other = next((one for one in b.start.kinds if one.name == kind.name), None)
+        if other is None or alike(kind, other):
+            continue
+        way = narrowing(kind, other)
+        if way is not None:
+            a = _narrowed(a, way)
+        else:
+            way = narrowing(other, kind)
+            b = b if way is None else _narrowed(b, way)
+        found += [] if way is None else [way]
+    return a, b, found
+
+
+def _narrowed(side: Side, way: Narrowing) -> Side:
+    kinds = [way.into if kind is way.kind else kind for kind in side.start.kinds]
+    measured = {name: narrowed(one, way) if one.kind is way.kind else one for name, one in side.measured.items()}
+    start, report = side.start._replace(kinds=kinds), narrowed_rows(side.report, way)
+    return side._replace(start=start, report=report, measured=measured)
 
 
 class _Row(NamedTuple):

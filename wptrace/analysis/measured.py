@@ -172,8 +172,7 @@ def aligned(found: Measured, joined: Mapping[str, str]) -> Measured:
         sums = Sums(len(names))
         sums.count, sums.bytes, sums.buckets = one.count, one.bytes, one.buckets
         sums.times = [one.times[0], *(sum(one.times[at] for at in group) for group in places)]
-        # As if the larger one was large whenever the other one was.
-        sums.squares = [one.squares[0], *(int(sum(one.squares[at] ** 0.5 for at in group) ** 2) for group in places)]
+        sums.squares = [one.squares[0], *(of_sum([one.squares[at] for at in group]) for group in places)]
         return sums
 
     def of(classes: Mapping[str, Classes]) -> dict[str, dict[Class, Sums]]:
@@ -184,6 +183,11 @@ def aligned(found: Measured, joined: Mapping[str, str]) -> Measured:
         classes=of(found.classes),
         stretches=[one._replace(classes=of(one.classes)) for one in found.stretches],
     )
+
+
+def of_sum(squares: Sequence[int]) -> int:
+    """The squares of the sum of several times, from those of each: as if one was large whenever the others were."""
+    return int(sum(one**0.5 for one in squares) ** 2)
 
 
 def _end(name: str, joined: Mapping[str, str]) -> str:

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from wptrace.analysis.points import Narrowing
 from wptrace.model import units
 from wptrace.model.kind import Kind
 from wptrace.model.report import UNTIMED, Report, Start
@@ -28,24 +29,46 @@ class Unlike(NamedTuple):
     """Counts and rates of both cannot be compared."""
 
 
-def unlike(a: tuple[Start, Report], b: tuple[Start, Report], joined: Mapping[str, str] | None = None) -> list[Unlike]:
-    """The most important first. `joined` stages are compared as a part of others."""
+def unlike(
+    a: tuple[Start, Report],
+    b: tuple[Start, Report],
+    joined: Mapping[str, str] | None = None,
+    mixed: tuple[Sequence[str], Sequence[str]] = ((), ()),
+    narrowed: Sequence[Narrowing] = (),
+) -> list[Unlike]:
+    """The most important first. `joined` stages are compared as a part of others; `mixed` ones, of A and of B, have
+    lost time to these. `narrowed` kinds are compared from a later point on, or to an earlier one."""
     starts = a[0], b[0]
-    found = [*_level(*starts), *_kinds(*starts), *_filters(*starts), *_hooks(*starts, joined or {})]
+    found = [*_level(*starts), *_kinds(*starts, narrowed), *_filters(*starts), *_hooks(*starts, joined or {}, mixed)]
     return [*found, *_losses(a, b), *_of(a, b)]
 
 
 def _level(a: Start, b: Start) -> Iterator[Unlike]:
     if a.level != b.level:
-        yield Unlike("level", a.level, b.level, "what only one of them sees is not compared")
+        therefore = "what only one of them sees is not compared, and less than 1 us may be the tracing itself"
+        yield Unlike("level", a.level, b.level, therefore)
 
 
-def _kinds(a: Start, b: Start) -> Iterator[Unlike]:
+def _kinds(a: Start, b: Start, narrowed: Sequence[Narrowing]) -> Iterator[Unlike]:
     theirs = {kind.name: kind for kind in b.kinds}
+    ways = {way.kind.name: way for way in narrowed}
     for kind in a.kinds:
         other = theirs.get(kind.name)
         if other is not None and not alike(kind, other):
-            yield Unlike(kind.noun.plural, _way(kind), _way(other), "they are not compared")
+            way = ways.get(kind.name)
+            therefore = "they are not compared" if way is None else _within(way)
+            yield Unlike(kind.noun.plural, _way(kind), _way(other), therefore)
+
+
+def _within(way: Narrowing) -> str:
+    """Such as `compared from G to C, with driver and complete in device`."""
+    start, end = way.into.total.start, way.into.total.end
+    words = "" if start is None or end is None else f"compared from {start.letter} to {end.letter}"
+    for name, parts in way.parts.items():
+        others = [one for one in parts if one != name]
+        if others:
+            words += f", with {' and '.join(others)} in {name}"
+    return words
 
 
 def alike(one: Kind, other: Kind) -> bool:
@@ -91,11 +114,14 @@ def observed(start: Start) -> Mapping[str, bool]:
     return {source.stage: bool(source.how) for source in start.sources}
 
 
-def _hooks(a: Start, b: Start, joined: Mapping[str, str]) -> Iterator[Unlike]:
+def _hooks(
+    a: Start, b: Start, joined: Mapping[str, str], mixed: tuple[Sequence[str], Sequence[str]]
+) -> Iterator[Unlike]:
     seen = [{stage for stage, is_seen in observed(start).items() if is_seen} for start in (a, b)]
     for stage, other in joined.items():
         # Where both observe it, it is up to the driver of the disk.
         words = ["observed" if stage in one else "not observed" for one in seen]
+        words = [f"partly in {other}" if stage in lost else word for word, lost in zip(words, mixed)]
         if words[0] == words[1]:
             words = ["seen on disks of one of both alone", ""]
         yield Unlike(f"stage {stage}", words[0], words[1], f"compared as a part of {other}")

@@ -233,6 +233,11 @@ class Distribution:
         return self.max
 
     @property
+    def spread_known(self) -> bool:
+        """Whether it has percentiles: one of sums of values that were counted apart has none."""
+        return any(self.buckets)
+
+    @property
     def mean(self) -> float:
         return self.sum / self.count if self.count else 0.0
 

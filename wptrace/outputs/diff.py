@@ -85,17 +85,18 @@ def _row(pair: Pair, name: str) -> dict[str, Any]:
     }
 
 
-def _distribution(cells: Mapping[str, Distribution] | None, name: str, unit: str) -> dict[str, int] | None:
+def _distribution(cells: Mapping[str, Distribution] | None, name: str, unit: str) -> dict[str, int | None] | None:
     found = None if cells is None else cells.get(name)
     if found is None:
         return None
+    known = found.spread_known
     return {
         "count": found.count,
         f"sum_{unit}": found.sum,
         f"mean_{unit}": round(found.mean),
-        f"p50_{unit}": found.percentile(50),
-        f"p99_{unit}": found.percentile(99),
-        f"max_{unit}": found.max,
+        f"p50_{unit}": found.percentile(50) if known else None,
+        f"p99_{unit}": found.percentile(99) if known else None,
+        f"max_{unit}": found.max if known else None,
     }
 
 

@@ -69,7 +69,9 @@ def _table(difference: Difference, pair: Pair) -> Iterator[str]:
         change = f"{signed(moved)} | {ratio(moved / means[0]) if means[0] else ''}"
         if figure is not None and figure.real:
             change = " | ".join(f"**{one}**" if one else "" for one in change.split(" | "))
-        p99 = " | ".join("" if one is None else units.duration(one.percentile(99)) for one in found)
+        p99 = " | ".join(
+            "" if one is None or not one.spread_known else units.duration(one.percentile(99)) for one in found
+        )
         name = f"**{TOTAL}**" if metric.name == TOTAL else _plain(metric.name)
         yield f"| {name} | {' | '.join(map(units.duration, means))} | {change} | {p99} |"
 

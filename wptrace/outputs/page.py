@@ -143,6 +143,8 @@ def _waterfall(change: Change) -> str:
 def _histograms(change: Change) -> str:
     found = [_coarse(one.buckets) for one in (change.a, change.b)]
     slots = [slot for one in found for slot in one]
+    if not all(found):
+        return "<p>not known of one of both: its times begin or end elsewhere</p>"
     first, last = min(slots), max(slots)
     shares = [{slot: count / one.count for slot, count in of.items()} for of, one in zip(found, (change.a, change.b))]
     most = max(max(one.values()) for one in shares)

@@ -17,6 +17,7 @@ from wptrace.capture.reader import Capture, NextTrace, Records
 from wptrace.capture.recording import Window
 from wptrace.errors import WptraceError
 from wptrace.flows.io import kinds, records
+from wptrace.flows.io.block import ONE_STAMP
 from wptrace.flows.io.options import CGROUP, COMM, DIR, FILE
 from wptrace.flows.io.records import Made
 from wptrace.flows.io.state import path
@@ -86,6 +87,10 @@ class _Rows:
         return found
 
 
+def _mixed(start: Start) -> tuple[str, ...]:
+    return ("queue",) if any(note.startswith(ONE_STAMP) for note in start.notes) else ()
+
+
 class Following:
     """An output that gathers what a trace is compared by, while it runs."""
 
@@ -118,7 +123,7 @@ class Following:
             found = {kind.name: self._rows.of(kind, report) for kind in self._rows.kinds}
             there = {name: one for name, one in found.items() if one.classes}
             began_ns = self._rows.began_ns or report.ts_ns - report.duration_ns
-            self.side = Side("this trace", self._start, report, began_ns, there)
+            self.side = Side("this trace", self._start, report, began_ns, there, mixed=_mixed(self._start))
 
     def close(self) -> None:
         """There is no file."""
@@ -164,7 +169,8 @@ class _Reading:
         began_ns = self._rows.began_ns or self._head.began_ns
         found = {kind.name: self._measured(kind, report) for kind in self._rows.kinds}
         there = {name: one for name, one in found.items() if one.classes}
-        return Side(self._wanted.name, self._head.start, report, began_ns, there, tuple(notes), damaged)
+        start = self._head.start
+        return Side(self._wanted.name, start, report, began_ns, there, tuple(notes), damaged, _mixed(start))
 
     def _interval(self, report: Report) -> None:
         inside = self._window.add(report)

@@ -67,6 +67,9 @@ _OWN = "own times"
 
 AUTO, KERNEL, OWN = "auto", "kernel", "own"
 
+ONE_STAMP = "this kernel stamps requests of one batch with one time"
+"""How a note begins: time of `queue` is in `device`."""
+
 
 class Options(NamedTuple):
     devices: tuple[str, ...] = ()
@@ -281,8 +284,8 @@ class BlockFlow(Flow):
         # Since 6.9 (da4c8c3d0975) one time stamp serves all requests that a task submits at a time.
         if self._stamped() and vmlinux().has_field("blk_plug", "cur_ktime"):
             notes.append(
-                "this kernel stamps requests of one batch with one time: a short wait in queue reads as 0 and counts to"
-                " device (--times own is exact and costs more)"
+                f"{ONE_STAMP}: a short wait in queue reads as 0 and counts to device (--times own is exact and costs"
+                " more)"
             )
         notes.append("throttle, fs, wakeup and return are not seen at this level; driver and complete are in device")
         return [*notes, *(self._flight.notes(loaded) if self._flight is not None else ())]

@@ -16,7 +16,7 @@ from wptrace.analysis.reasons import Blame
 from wptrace.kernel.clock import clock_seconds
 from wptrace.model import units
 from wptrace.model.distribution import Distribution
-from wptrace.model.kind import OPERATION, OPERATIONS, OTHERS, STACK, TOTAL
+from wptrace.model.kind import OPERATION, OPERATIONS, OTHERS, REQUESTS, STACK, TOTAL
 from wptrace.model.report import of_one_row
 from wptrace.outputs.text import changes, words
 from wptrace.outputs.text.changes import ratio, signed
@@ -63,7 +63,7 @@ def recordings(difference: Difference, dates: bool) -> Iterator[str]:
 def _about(side: Side, dates: bool) -> str:
     start, report = side.start, side.report
     level = f" (level {start.level})" if start.level else ""
-    kind = next((kind for kind in start.kinds if kind.book == OPERATIONS), start.kinds[0])
+    kind = next((kind for book in (OPERATIONS, REQUESTS) for kind in start.kinds if kind.book == book), start.kinds[0])
     count = sum(stages[TOTAL].count for group, stages in report.cells.items() if group.kind is kind and TOTAL in stages)
     when = clock_seconds(side.began_ns, dates)
     return (
@@ -174,8 +174,12 @@ def _line(name: str, width: int, a: Distribution | None, b: Distribution | None,
     line = f"  {padded(name, width)} {_shown(a)} {_shown(b)} {mark} {signed(moved):>8} {relative:>7}"
     for percent in (50, 99):
         for one in (a, b):
-            line += f" {_NOTHING if one is None or not one.count else f'{units.duration(one.percentile(percent)):>8}'}"
+            line += f" {_percentile(one, percent):>8}"
     return line
+
+
+def _percentile(found: Distribution | None, percent: float) -> str:
+    return "-" if found is None or not found.spread_known else units.duration(found.percentile(percent))
 
 
 def title(difference: Difference, pair: Pair) -> str:
@@ -271,7 +275,7 @@ def _row(difference: Difference, pair: Pair, name: str, width: int, change: Chan
         relative = ratio(moved / cells[0].mean) if cells[0].mean else ""
         line += f" {mark} {signed(moved):>8} {relative:>7}"
     for cell in cells:
-        line += f" {_NOTHING if cell is None else f'{units.duration(cell.percentile(99)):>8}'}"
+        line += f" {_percentile(cell, 99):>8}"
     return line
 
 

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests of a level that sees more of them than the other: compared between the points that both see."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.unit.analysis.made_sides import SECOND, seeded
+from wptrace.analysis import measured
+from wptrace.analysis.diff import Difference, Side, difference
+from wptrace.analysis.measured import Stretch
+from wptrace.analysis.points import narrowed, narrowing
+from wptrace.flows.io import block, kinds
+from wptrace.flows.io.kinds import WITHIN
+from wptrace.model.book import Book
+from wptrace.model.distribution import Distribution
+from wptrace.model.kind import REQUESTS, TOTAL, Kind
+from wptrace.model.report import BYTES, Overhead, Report, Source, Start
+
+PATH, BLOCK = kinds.REQUEST, block.REQUEST
+_QUICK = {"throttle": 2_000, "queue": 3_000, "driver": 4_000, "device": 90_000, "complete": 1_000}
+
+
+def side(kind: Kind, level: str, rand: random.Random, times: dict[str, int], mixed: tuple[str, ...] = ()) -> Side:
+    """Requests of ten seconds, whose times are around these; at the level `block` of the stages that it has."""
+    parts = {"device": ("driver", "device", "complete")} if kind is BLOCK else {}
+    stretches, whole = [], Distributions(kind)
+    for second in range(10):
+        mine = Distributions(kind)
+        for _ in range(200):
+            drawn = {name: round(ns * rand.lognormvariate(0.0, 0.1)) for name, ns in times.items()}
+            taken = {
+                stage.name: sum(drawn.get(name, 0) for name in parts.get(stage.name, (stage.name,)))
+                for stage in kind.stages
+            }
+            for into in (mine, whole):
+                into.add({**taken, TOTAL: sum(taken.values())})
+        classes = measured.classes(mine.cells, mine.counters, kind)
+        stretches.append(Stretch((second + 1) * SECOND, SECOND, classes))
+    report = Report(
+        "summary", 10 * SECOND, 10 * SECOND, {REQUESTS: Book()}, whole.cells, whole.counters, Overhead(0, 0, 0, 0, 0, 0)
+    )
+    sources = [Source(stage.name, "tp") for stage in kind.stages if times.get(stage.name)]
+    start = Start("io", level, "6.12.0", {"dev": ["sda"]}, sources, (kind,), [])
+    found = measured.Measured(
+        kind,
+        measured.labels_of(kind),
+        measured.columns_of(kind),
+        measured.classes(whole.cells, whole.counters, kind),
+        stretches,
+    )
+    return Side(f"{level}.wpt", start, report, SECOND, {kind.name: found}, mixed=mixed)
+
+
+class Distributions:
+    def __init__(self, kind: Kind) -> None:
+        group = kind.group("sda", "read")
+        self._found = {name: Distribution() for name in (*(stage.name for stage in kind.stages), TOTAL)}
+        self.cells = {group: self._found}
+        self.counters = {group: {BYTES: 0}}
+
+    def add(self, times: dict[str, int]) -> None:
+        for name, ns in times.items():
+            self._found[name].add(ns)
+
+
+def compared(a: Side, b: Side) -> Difference:
+    return difference(a, b, WITHIN)
+
+
+def test_stages_of_one_level_cover_those_of_the_other() -> None:
+    found = narrowing(PATH, BLOCK)
+    assert found is not None
+    assert found.parts == {"queue": ["queue"], "device": ["driver", "device", "complete"]}
+    assert narrowing(BLOCK, PATH) is None
+    # One that has nothing of the other.
+    assert narrowing(BLOCK, kinds.LAYER) is None
+
+
+def test_times_before_the_first_common_point_are_left_out() -> None:
+    way = narrowing(PATH, BLOCK)
+    assert way is not None
+    found = narrowed(side(PATH, "path", seeded(1), _QUICK).measured["request"], way)
+    (before,) = side(PATH, "path", seeded(1), _QUICK).measured["request"].classes["read"].values()
+    (after,) = found.classes["read"].values()
+    assert found.columns == ("queue", "device", "rest")
+    assert after.times == [before.times[0] - before.times[1], before.times[2], sum(before.times[3:6]), 0]
+    assert after.count == before.count
+    # How the total is spread without a part of it is not known.
+    assert not after.buckets
+    assert before.buckets
+    assert after.squares[1] == pytest.approx(before.squares[2])
+    # Not less than it can be at most.
+    assert after.squares[0] >= before.squares[4]
+    assert after.squares[0] <= sum(ns**0.5 for ns in before.squares[2:6]) ** 2 * 1.001
+
+
+def test_what_left_nothing_out_keeps_its_histogram() -> None:
+    way = narrowing(PATH, BLOCK)
+    assert way is not None
+    times = {"queue": 3_000, "device": 90_000}
+    (after,) = narrowed(side(PATH, "path", seeded(1), times).measured["request"], way).classes["read"].values()
+    (before,) = side(PATH, "path", seeded(1), times).measured["request"].classes["read"].values()
+    assert (after.buckets, after.squares[0]) == (before.buckets, before.squares[0])
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_the_same_requests_of_two_levels_are_alike(swapped: bool) -> None:
+    a, b = side(PATH, "path", seeded(1), _QUICK), side(BLOCK, "block", seeded(2), _QUICK)
+    found = compared(*((b, a) if swapped else (a, b)))
+    assert found.found == 0
+    (change,) = found.changes
+    assert set(change.figures) == {"mean", "rate", "queue", "device"}
+    assert change.figures["mean"].a == pytest.approx(98_000, rel=0.02)
+    assert change.figures["mean"].b == pytest.approx(98_000, rel=0.02)
+    (said,) = [one for one in found.unlike if "request" in one.what]
+    assert said.therefore == "compared from G to C, with driver and complete in device"
+    # The rows of both, of which none is new or gone.
+    (pair,) = found.pairs
+    assert pair.kind is BLOCK
+    assert [None if cells is None else round(cells[TOTAL].mean, -4) for cells in (pair.a, pair.b)] == [100_000] * 2
+
+
+def test_a_slower_device_is_found_across_levels() -> None:
+    slow = {**_QUICK, "throttle": 900_000, "device": 120_000}
+    found = compared(side(BLOCK, "block", seeded(1), _QUICK), side(PATH, "path", seeded(2), slow))
+    (change,) = found.changes
+    assert {name for name, figure in change.figures.items() if figure.real} == {"mean", "device"}
+    assert change.figures["mean"].change == pytest.approx(30_000, rel=0.1)
+    assert change.split.of("same") == change.split.b_ns - change.split.a_ns
+
+
+def test_a_difference_of_the_tracer_itself_is_no_finding() -> None:
+    """Between levels a point is passed some hundred nanoseconds earlier or later."""
+    later = {**_QUICK, "queue": 3_700}
+    found = compared(side(PATH, "path", seeded(1), _QUICK), side(BLOCK, "block", seeded(2), later))
+    assert found.found == 0
+    found = compared(side(PATH, "path", seeded(1), _QUICK), side(PATH, "path", seeded(2), later))
+    assert found.changes[0].figures["queue"].real
+
+
+def test_a_stage_with_one_stamp_for_many_requests_is_part_of_the_next() -> None:
+    """The kernel's stamps (since 6.9) count what a request waited in the plug to the device."""
+    stamped = {**_QUICK, "queue": 100, "device": 92_900}
+    own = side(BLOCK, "block", seeded(1), _QUICK)
+    found = compared(own, side(BLOCK, "block", seeded(2), stamped, mixed=("queue",)))
+    assert found.joined == {"queue": "device"}
+    assert found.found == 0
+    assert [(one.a, one.b) for one in found.unlike if one.what == "stage queue"] == [("observed", "partly in device")]
+    # Without the note it is a change of both.
+    found = compared(own, side(BLOCK, "block", seeded(2), stamped))
+    assert found.changes[0].figures["queue"].real
