@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,11 @@ class Step(NamedTuple):
 
 def steps(page: str) -> list[Step]:
     return [Step(found["script"], found["shown"]) for found in _BLOCK.finditer(page)]
+
+
+def only(page: str, *titles: str) -> str:
+    """These sections of it."""
+    return "".join(part for part in re.split(r"^(?=## )", page, flags=re.M) if part.splitlines()[0][3:] in titles)
 
 
 def words(line: str) -> str:
@@ -84,6 +90,8 @@ def run(page: str, folder: Path) -> list[str]:
     script.write_text("\n".join(lines) + "\n")
     work = folder / "work"
     work.mkdir()
+    for linked in re.findall(r"\]\((\S+\.wpt)\)", page):
+        shutil.copy(ROOT / "docs" / linked, work)
     # Its output is in a file: what it leaves running would hold a pipe open.
     with (folder / "errors").open("w") as errors:
         done = subprocess.run(

@@ -33,8 +33,8 @@ class Side(NamedTuple):
     notes: tuple[str, ...] = ()
     damaged: int = 0
     """So many frames of the capture could not be read."""
-    mixed: tuple[str, ...] = ()
-    """Stages of which some time was counted to the one that contains them."""
+    mixed: Mapping[str, str] = {}
+    """Stages that lost time to others, to which it was counted."""
 
 
 class Pair(NamedTuple):
@@ -79,10 +79,13 @@ def difference(a: Side, b: Side, within: Mapping[str, str]) -> Difference:
         if name in b.measured and alike(mine.kind, b.measured[name].kind)
     ]
     columns = {name for pair in pairs for one in pair for name in one.columns}
-    seen = [seen_stages(side.measured.values(), observed(side.start)) - {*side.mixed} for side in (a, b)]
+    seen = [seen_stages(side.measured.values(), observed(side.start)) for side in (a, b)]
     joined = {
         stage: other for stage, other in within.items() if stage in columns and (stage in seen[0]) != (stage in seen[1])
     }
+    for stage, other in {**a.mixed, **b.mixed}.items():
+        if (stage in a.mixed) != (stage in b.mixed) and {stage, other} <= columns and stage in seen[0] | seen[1]:
+            joined[stage] = other
     found = unlike(*recorded, joined, (a.mixed, b.mixed), ways)
     every: list[Change] = []
     few = 0

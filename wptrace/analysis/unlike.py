@@ -33,11 +33,11 @@ def unlike(
     a: tuple[Start, Report],
     b: tuple[Start, Report],
     joined: Mapping[str, str] | None = None,
-    mixed: tuple[Sequence[str], Sequence[str]] = ((), ()),
+    mixed: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}),
     narrowed: Sequence[Narrowing] = (),
 ) -> list[Unlike]:
-    """The most important first. `joined` stages are compared as a part of others; `mixed` ones, of A and of B, have
-    lost time to these. `narrowed` kinds are compared from a later point on, or to an earlier one."""
+    """The most important first. `joined` stages are compared as a part of others; `mixed` ones, of A and of B, lost
+    time to these. `narrowed` kinds are compared from a later point on, or to an earlier one."""
     starts = a[0], b[0]
     found = [*_level(*starts), *_kinds(*starts, narrowed), *_filters(*starts), *_hooks(*starts, joined or {}, mixed)]
     return [*found, *_losses(a, b), *_of(a, b)]
@@ -115,7 +115,7 @@ def observed(start: Start) -> Mapping[str, bool]:
 
 
 def _hooks(
-    a: Start, b: Start, joined: Mapping[str, str], mixed: tuple[Sequence[str], Sequence[str]]
+    a: Start, b: Start, joined: Mapping[str, str], mixed: tuple[Mapping[str, str], Mapping[str, str]]
 ) -> Iterator[Unlike]:
     seen = [{stage for stage, is_seen in observed(start).items() if is_seen} for start in (a, b)]
     for stage, other in joined.items():

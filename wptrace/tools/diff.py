@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter, mul, sub
@@ -87,8 +88,22 @@ class _Rows:
         return found
 
 
-def _mixed(start: Start) -> tuple[str, ...]:
-    return ("queue",) if any(note.startswith(ONE_STAMP) for note in start.notes) else ()
+def _mixed(start: Start) -> Mapping[str, str]:
+    """Stages that lost time to others on this kernel.
+
+    Since da4c8c3d0975 ("block: cache current nsec time in struct blk_plug", 6.9) the kernel may stamp a request with a
+    time before it was allocated. A capture has no types of its kernel to ask, so for levels that do not note it the
+    release decides: if a distribution is ahead of it, the stages are compared as they are.
+    """
+    if any(note.startswith(ONE_STAMP) for note in start.notes):
+        return {"queue": "device"}
+    release = _RELEASE.match(start.kernel)
+    if start.level in ("path", "request") and release is not None:
+        return {"throttle": "queue"} if (int(release[1]), int(release[2])) >= (6, 9) else {}
+    return {}
+
+
+_RELEASE = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
 
 
 class Following:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 
 import pytest
 
@@ -23,7 +24,9 @@ PATH, BLOCK = kinds.REQUEST, block.REQUEST
 _QUICK = {"throttle": 2_000, "queue": 3_000, "driver": 4_000, "device": 90_000, "complete": 1_000}
 
 
-def side(kind: Kind, level: str, rand: random.Random, times: dict[str, int], mixed: tuple[str, ...] = ()) -> Side:
+def side(
+    kind: Kind, level: str, rand: random.Random, times: Mapping[str, int], mixed: Mapping[str, str] | None = None
+) -> Side:
     """Requests of ten seconds, whose times are around these; at the level `block` of the stages that it has."""
     parts = {"device": ("driver", "device", "complete")} if kind is BLOCK else {}
     stretches, whole = [], Distributions(kind)
@@ -51,7 +54,7 @@ def side(kind: Kind, level: str, rand: random.Random, times: dict[str, int], mix
         measured.classes(whole.cells, whole.counters, kind),
         stretches,
     )
-    return Side(f"{level}.wpt", start, report, SECOND, {kind.name: found}, mixed=mixed)
+    return Side(f"{level}.wpt", start, report, SECOND, {kind.name: found}, mixed=mixed or {})
 
 
 class Distributions:
@@ -145,10 +148,25 @@ def test_a_stage_with_one_stamp_for_many_requests_is_part_of_the_next() -> None:
     """The kernel's stamps (since 6.9) count what a request waited in the plug to the device."""
     stamped = {**_QUICK, "queue": 100, "device": 92_900}
     own = side(BLOCK, "block", seeded(1), _QUICK)
-    found = compared(own, side(BLOCK, "block", seeded(2), stamped, mixed=("queue",)))
+    found = compared(own, side(BLOCK, "block", seeded(2), stamped, mixed={"queue": "device"}))
     assert found.joined == {"queue": "device"}
     assert found.found == 0
     assert [(one.a, one.b) for one in found.unlike if one.what == "stage queue"] == [("observed", "partly in device")]
     # Without the note it is a change of both.
     found = compared(own, side(BLOCK, "block", seeded(2), stamped))
     assert found.changes[0].figures["queue"].real
+
+
+def test_a_stage_that_has_the_time_of_another_one_on_one_kernel_is_compared_with_it() -> None:
+    """From 6.9 on, a short wait for a request is part of its time in the queue."""
+    old, new = {**_QUICK, "throttle": 4_000}, {**_QUICK, "throttle": 400, "queue": 6_600}
+    a, b = side(PATH, "path", seeded(1), old), side(PATH, "path", seeded(2), new, {"throttle": "queue"})
+    found = compared(a, b)
+    assert (found.joined, found.found) == ({"throttle": "queue"}, 0)
+    assert [(one.what, one.a, one.b) for one in found.unlike] == [("stage throttle", "observed", "partly in queue")]
+    # Both on a new one: what waits longer is there.
+    found = compared(a._replace(mixed=b.mixed), b)
+    assert found.joined == {}
+    assert {name for name, one in found.changes[0].figures.items() if one.real} == {"throttle", "queue"}
+    # Between levels of which one does not see it there is nothing to join.
+    assert compared(b, side(BLOCK, "block", seeded(3), _QUICK)).joined == {}

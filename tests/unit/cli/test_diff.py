@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -31,12 +32,14 @@ RELEASES = Path(__file__).resolve().parents[1] / "capture" / "releases"
 _SECOND = 1_000_000_000
 
 
-def record(obj: BpfObject, path: Path, device: list[float], each: bool = True, size: int = 4096) -> Path:
+def record(
+    obj: BpfObject, path: Path, device: list[float], each: bool = True, size: int = 4096, kernel: str = "6.12.0"
+) -> Path:
     """100 reads in each second, by two tasks in turn, whose time in the device has this mean."""
     rand = seeded(len(device))
     output = CaptureOutput(path, made.ABOUT._replace(each=each))
     take = output.raw(obj, RECORDS, NAMES, lambda number: f"/cgroup{number}")
-    output.start(made.START._replace(filters={}, sources=[Source(name, "tp") for name in STAGES]))
+    output.start(made.START._replace(kernel=kernel, filters={}, sources=[Source(name, "tp") for name in STAGES]))
     stages = obj.enum("op_stage")
     fs, place = (f"stages[{stages.index(name)}]" for name in ("fs", "device"))
     whole = {name: Distribution() for name in ("fs", "device", TOTAL)}
@@ -93,6 +96,25 @@ def test_two_captures(quick: Path, slow: Path, capsys: pytest.CaptureFixture[str
     assert "us in device of sda" in sentence
     assert "reads of fio" in out
     assert "reads of pg" in out
+
+
+@pytest.mark.parametrize(
+    ("kernel", "mixed"),
+    [
+        ("5.10.0-46-amd64", {}),
+        ("6.8.12", {}),
+        ("6.9.0-rc1", {"throttle": "queue"}),
+        ("7.2.13+deb14-amd64", {"throttle": "queue"}),
+        ("", {}),
+        ("6", {}),
+    ],
+)
+def test_stages_that_lose_time_to_others_are_those_of_the_kernel(
+    obj: BpfObject, tmp_path: Path, kernel: str, mixed: dict[str, str]
+) -> None:
+    file = record(obj, tmp_path / "one.wpt", [100_000.0] * 2, kernel=kernel)
+    with closing(Capture(file)) as capture:
+        assert read(capture, Wanted("one.wpt")).mixed == mixed
 
 
 def test_owners_are_those_that_are_asked_for(quick: Path, slow: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests.pages import earlier
 from tests.pages import page as pages
-from tests.pages.page import Step, differences, matching, renewed, steps, words
+from tests.pages.page import Step, differences, matching, only, renewed, run, steps, words
+from tests.unit.docs.pages import DOCS
+from wptrace.capture.reader import Capture
 
 PAGE = """
 ```sh
@@ -77,3 +81,20 @@ def test_scripts_of_pages_are_whole(page: Path) -> None:
     script = "\n".join(step.script for step in found)
     done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
     assert done.stderr == ""
+
+
+def test_some_sections_of_a_page() -> None:
+    page = "# Title\n\n## One\n\na\n\n### Inner\n\nb\n\n## Two\n\nc\n\n## Three\n\nd\n"
+    assert only(page, "One", "Three") == "## One\n\na\n\n### Inner\n\nb\n\n## Three\n\nd\n"
+
+
+def test_captures_that_a_page_links_to_are_there_when_it_runs(tmp_path: Path) -> None:
+    page = "[one](captures/old-kernel.wpt)\n\n```sh\ncmp old-kernel.wpt " + f"{earlier.CAPTURE} && echo same\n```\n"
+    assert run(page, tmp_path) == ["same\n"]
+
+
+def test_the_old_kernel_of_the_recipe_is_that_of_its_capture() -> None:
+    with closing(Capture(earlier.CAPTURE)) as capture:
+        kernel = capture.head.start.kernel
+    (line,) = [line for line in (DOCS / "recipes.md").read_text().splitlines() if line.startswith("A: old-kernel.wpt")]
+    assert f"Linux {kernel}: " in line
