@@ -14,7 +14,8 @@ from wptrace.model.book import Book
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, Kind
 from wptrace.model.report import BYTES, Overhead, Snapshot
-from wptrace.outputs.prometheus import Metrics, Process, Source
+from wptrace.outputs.metrics import Process, Source
+from wptrace.outputs.prometheus import Metrics
 
 _DISKS, _OPERATIONS, _VALUES = 20, ("read", "write", "flush"), 500
 _LEVELS = {"block": (block.REQUEST,), "path": kinds.KINDS}

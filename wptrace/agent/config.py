@@ -18,7 +18,7 @@ from wptrace.engine.definition.places import Places
 from wptrace.engine.flow import Flow
 from wptrace.errors import UsageError
 from wptrace.model.units import NS_PER, parse_bytes, parse_duration, parse_share
-from wptrace.outputs.prometheus import of_cgroups
+from wptrace.outputs.metrics import of_cgroups
 
 _MOST_FAULTS = 20
 _MOST_FLOWS = 8

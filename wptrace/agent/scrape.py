@@ -15,7 +15,8 @@ from wptrace.agent.endpoint import Answer, Endpoint
 from wptrace.agent.owner_names import OwnerNames
 from wptrace.engine.session import Session, Trace
 from wptrace.model.report import Event, Snapshot
-from wptrace.outputs.prometheus import OPENMETRICS, PLAIN, Fired, Metrics, Owners, Process, Source
+from wptrace.outputs.metrics import Fired, Owners, Process, Source
+from wptrace.outputs.prometheus import OPENMETRICS, PLAIN, Metrics
 
 # A new text is made only when so many times its cost have passed since the last one.
 _SPARED = 20

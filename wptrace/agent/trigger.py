@@ -20,7 +20,7 @@ from wptrace.engine.children import Children, Command
 from wptrace.engine.dumps import DumpOptions, Dumps, page
 from wptrace.engine.session import Trace
 from wptrace.model.report import Event, Snapshot
-from wptrace.outputs.prometheus import Fired
+from wptrace.outputs.metrics import Fired
 from wptrace.outputs.text import verdict
 
 WINDOW_S = 1.0

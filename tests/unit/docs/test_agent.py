@@ -18,7 +18,8 @@ from wptrace.flows.io.parts.owners import KINDS as OWNED
 from wptrace.flows.size import REQUEST as SIZES
 from wptrace.model.kind import TOTAL
 from wptrace.model.report import BYTES
-from wptrace.outputs.prometheus import Fired, Metrics, Owners, Source
+from wptrace.outputs.metrics import Fired, Owners, Source
+from wptrace.outputs.prometheus import Metrics
 
 
 def test_every_setting_has_a_row_with_what_it_is_without_one() -> None:

@@ -22,7 +22,8 @@ from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, Kind, Task
 from wptrace.model.report import Snapshot
 from wptrace.model.tally import Tally
-from wptrace.outputs.prometheus import Metrics, Owners, Process, Source
+from wptrace.outputs.metrics import Owners, Process, Source
+from wptrace.outputs.prometheus import Metrics
 
 PROCESS = Process(1.5, 30 << 20, 1_700_000_000.5, bpf_is_timed=True)
 Key = tuple[str, frozenset[tuple[str, str]]]
