@@ -54,7 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sub.add_argument("--runs", type=int, default=10)
     sub.set_defaults(run=_start)
 
-    sub = commands.add_parser("scrape", help="CPU time of an answer of wptrace agent to Prometheus; needs no kernel")
+    sub = commands.add_parser(
+        "scrape", help="CPU time of metrics of wptrace agent, as text and as OTLP; needs no kernel"
+    )
     sub.add_argument("--repeats", type=int, default=20)
     sub.set_defaults(run=_scrape)
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long the agent takes to answer a scraper: 20 disks on which everything happens, in a process without BPF."""
+"""How long the agent takes to answer a scraper, and to make messages of OTLP: 20 disks on which everything happens, in
+a process without BPF."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import gzip
 import random
 import statistics
 import time
-from typing import Any
+from typing import Any, Callable
 
 from wptrace.flows.io import block, kinds
 from wptrace.model.book import Book
@@ -15,6 +16,7 @@ from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, Kind
 from wptrace.model.report import BYTES, Overhead, Snapshot
 from wptrace.outputs.metrics import Process, Source
+from wptrace.outputs.otlp import Otlp
 from wptrace.outputs.prometheus import Metrics
 
 _DISKS, _OPERATIONS, _VALUES = 20, ("read", "write", "flush"), 500
@@ -37,27 +39,37 @@ def _snapshot(followed: tuple[Kind, ...]) -> Snapshot:
     return Snapshot(0, {REQUESTS: Book.read(1, 1, {}, {})}, cells, counters, cost)
 
 
+def _makers(source: Source, histograms: bool, snapshot: Snapshot) -> dict[str, Callable[[], list[bytes]]]:
+    text, otlp = Metrics([source], histograms), Otlp([source], 1)
+    otlp.stage_histograms = histograms
+    process = Process(1.0, 1, 1.0, bpf_is_timed=True)
+    return {
+        "text": lambda: [text.text([snapshot], process).encode()],
+        "OTLP": lambda: [one.body for one in otlp.metrics([snapshot], process, 2)],
+    }
+
+
 def run(repeats: int) -> list[dict[str, Any]]:
-    """The CPU time of a text, its lines and its bytes, as they are and compressed."""
+    """The CPU time of a text, or of messages, with their bytes, as they are and compressed."""
     found = []
     for level, followed in _LEVELS.items():
         snapshot = _snapshot(followed)
         for stages in ("sum", "histogram"):
-            metrics = Metrics([Source("io", level, followed, {})], stages == "histogram")
-            times, text = [], ""
-            for _ in range(repeats):
-                before = time.process_time()
-                text = metrics.text([snapshot], Process(1.0, 1, 1.0, bpf_is_timed=True))
-                times.append(time.process_time() - before)
-            sizes = len(text), len(gzip.compress(text.encode(), 1))
-            median = statistics.median(times) * 1e3
-            found.append({"level": level, "stages": stages, "ms": median, "lines": text.count("\n"), "bytes": sizes})
+            for form, make in _makers(Source("io", level, followed, {}), stages == "histogram", snapshot).items():
+                times, made = [], [b""]
+                for _ in range(repeats):
+                    before = time.process_time()
+                    made = make()
+                    times.append(time.process_time() - before)
+                sizes = sum(map(len, made)), sum(len(gzip.compress(one, 1)) for one in made)
+                median = statistics.median(times) * 1e3
+                found.append({"level": level, "stages": stages, "form": form, "ms": median, "bytes": sizes})
     return found
 
 
 def lines(found: list[dict[str, Any]]) -> list[str]:
     return [
-        f"--level {one['level']}, stages as {one['stages']}: {one['ms']:.1f} ms, {one['lines']:,} lines, "
+        f"--level {one['level']}, stages as {one['stages']}, {one['form']}: {one['ms']:.1f} ms, "
         f"{one['bytes'][0] / 1e6:.1f} MB, {one['bytes'][1] / 1e3:.0f} KB compressed"
         for one in found
     ]

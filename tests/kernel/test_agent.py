@@ -20,10 +20,12 @@ from typing import Any
 
 import pytest
 
+from tests.collector import Collector, collecting, nobody, points, silent
 from tests.kernel.disks import Disk, fio, fio_jobs, loop_device, total
 from tests.kernel.loads import mounted
 from tests.kernel.trace import PATIENCE, ROOT, BlockTrace, commands, count, unskipped, wait_until, wptrace
 from tests.lab import peers
+from tests.peers.victoria import victoria
 from tests.unit.docs.pages import blocks, section
 
 CONFIG = """
@@ -327,6 +329,119 @@ def test_owners_are_labels_by_the_paths_of_their_cgroups(disk: Disk, tmp_path: P
 def busy_ms(disk: Disk) -> int:
     """As the kernel counts it."""
     return int(Path(f"/sys/block/{disk.name}/stat").read_text().split()[9])
+
+
+# --- OTLP -------------------------------------------------------------------------------------------------------------
+
+
+def sending(disk: Disk, endpoint: str, more: str = "") -> str:
+    file = f'{CONFIG.format(dev=disk.name)}slow = "0s"\n[otlp]\nendpoint = "{endpoint}"\ninterval = "1s"\n'
+    return file + more
+
+
+def reads(collector: Collector, disk: Disk, name: str = "wptrace.io.duration") -> list[Any]:
+    """Points of the reads of the disk so far."""
+    labels = {"device": disk.name, "operation": "read", "kind": "request"}
+    messages = [one.message for one in collector.requests if one.path == "/v1/metrics" and one.code == 200]
+    return [point for found, point in points(messages, name) if found == labels]
+
+
+def spans(collector: Collector) -> list[Any]:
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    messages = [one.message for one in collector.requests if one.path == "/v1/traces"]
+    resources = [one for message in messages for one in ExportTraceServiceRequest.FromString(message).resource_spans]
+    return [span for one in resources for scope in one.scope_spans for span in scope.spans]
+
+
+@pytest.mark.one_kernel
+def test_a_collector_gets_what_fio_did(disk: Disk, tmp_path: Path) -> None:
+    """All totals, and each request as a span, whose stages share out its time."""
+    with collecting() as collector, running(tmp_path, sending(disk, collector.url)) as agent:
+        (job,) = fio_jobs({"filename": disk.path, "rw": "randread", "number_ios": 300})
+        made = total(job)
+        wait_until(lambda: any(point.count == made for point in reads(collector, disk)), "all requests")
+        agent.stop()
+    assert f"; sent to {collector.url}/v1/metrics and {collector.url}/v1/traces" in agent.ready
+    last = reads(collector, disk)[-1]
+    assert last.count == last.zero_count + sum(last.positive.bucket_counts) == made == 300
+    assert (last.scale, last.positive.offset, len(last.positive.bucket_counts)) == (3, -240, 344)
+    # One at a time: each is inside of fio's own time for it.
+    assert 0 < last.sum <= job["read"]["clat_ns"]["mean"] * made / 1e9
+    assert reads(collector, disk, "wptrace.io.bytes")[-1].as_int == job["read"]["io_bytes"]
+    seen = spans(collector)
+    whole = {span.span_id: span for span in seen if not span.parent_span_id}
+    assert len(whole) == made
+    took = {key: span.end_time_unix_nano - span.start_time_unix_nano for key, span in whole.items()}
+    assert sum(took.values()) / 1e9 == pytest.approx(last.sum)
+    parts = dict.fromkeys(whole, 0)
+    for span in seen:
+        if span.parent_span_id:
+            parts[span.parent_span_id] += span.end_time_unix_nano - span.start_time_unix_nano
+    assert parts == took
+
+
+@pytest.mark.one_kernel
+def test_victoria_metrics_has_what_fio_did(disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real one, which takes no spans."""
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "disks")
+    read = f'{{device="{disk.name}",operation="read",kind="request",service_name="disks"}}'
+    with victoria(tmp_path) as server, running(tmp_path, sending(disk, server.otlp)) as agent:
+        # In some intervals, for rates.
+        (job,) = fio_jobs({"filename": disk.path, "rw": "randread", "number_ios": 300, "rate_iops": 60})
+        made = total(job)
+        wait_until(lambda: server.value(f"wptrace_io_duration_seconds_count{read}") >= made, "all requests")
+        assert server.value(f"wptrace_io_duration_seconds_count{read}") == made == 300
+        assert server.value('wptrace_io_finished_total{book="requests"}') == made
+        assert server.value(f"wptrace_io_bytes_total{read}") == job["read"]["io_bytes"]
+        whole = server.value(f"wptrace_io_duration_seconds_sum{read}")
+        assert 0 < whole <= job["read"]["clat_ns"]["mean"] * made / 1e9
+        assert server.value(f"sum(wptrace_io_stage_seconds_sum{read})") == pytest.approx(whole)
+        for query in blocks(section("agent.md", "## OTLP"), "promql")[0].splitlines():
+            wait_until(lambda query=query: bool(server.ask(query)), query)
+        _, said = agent.stop()
+    # Nothing was refused, and nothing had to wait.
+    assert server.otlp not in said.replace(f"; sent to {server.otlp}/v1/metrics\n", "")
+
+
+@pytest.mark.one_kernel
+def test_a_collector_that_takes_nothing_costs_nothing_and_another_one_gets_it_all(disk: Disk, tmp_path: Path) -> None:
+    """Neither a dead one nor one that never answers holds the tracing up; a reload goes on without a gap."""
+    of_prometheus = '[prometheus]\nlisten = "127.0.0.1:0"\n'
+    with (
+        silent() as (hangs, _),
+        collecting() as collector,
+        running(tmp_path, sending(disk, nobody(), of_prometheus)) as agent,
+    ):
+        made = total(fio(disk.path, rw="randread", number_ios=100))
+        assert scrape(agent.ready, disk, made) == made
+
+        def queued() -> bool:
+            (address,) = re.findall(r"metrics at http://(\S+?)/metrics", status)
+            with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE) as answer:
+                found = re.findall(r'^wptrace_otlp_queue_bytes{signal="\w+"} (\d+)$', answer.read().decode(), re.M)
+            return len(found) == 2 and all(int(one) > 0 for one in found)
+
+        status = agent.ready
+        wait_until(queued, "messages that wait")
+        status = agent.reload(sending(disk, hangs, of_prometheus))
+        assert "[otlp] changed" in status
+        made += total(fio(disk.path, rw="randread", number_ios=50))
+        assert scrape(status, disk, made) == made
+        assert queued()
+        agent.reload(sending(disk, collector.url, of_prometheus))
+        wait_until(lambda: any(point.count == made for point in reads(collector, disk)), "all requests")
+        _, said = agent.stop()
+    counts = [point.count for point in reads(collector, disk)]
+    # What waited comes first: totals that were not sent then.
+    assert counts[0] < made
+    assert counts == sorted(counts)
+    assert len({point.start_time_unix_nano for point in reads(collector, disk)}) == 1
+    assert len([span for span in spans(collector) if not span.parent_span_id]) == made == 150
+    assert re.search(
+        r"^wptrace: http://\S+/v1/metrics does not take metrics: connection refused; they wait$", said, re.M
+    )
 
 
 # --- Triggers ---------------------------------------------------------------------------------------------------------

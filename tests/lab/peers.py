@@ -30,6 +30,9 @@ POSTGRES = roots.Recipe(name="peers-postgres-", suites=("bookworm",), packages=(
 # Scrapes what is exported.
 PROMETHEUS = roots.Recipe(name="peers-prometheus-", suites=("sid",), packages=("base-files", "prometheus"))
 
+# Takes what is sent by OTLP; Debian's Prometheus is built without that.
+VICTORIA = roots.Recipe(name="peers-victoria-", suites=("sid",), packages=("base-files", "victoria-metrics"))
+
 
 def fetch(recipe: roots.Recipe = RECIPE) -> Path:
     """Have them in the cache; downloads once."""
@@ -49,7 +52,7 @@ def command(tool: str, *arguments: str, recipe: roots.Recipe = RECIPE) -> list[s
 
 if __name__ == "__main__":
     try:
-        for recipe in (RECIPE, NBD, VSOCK, POSTGRES, PROMETHEUS):
+        for recipe in (RECIPE, NBD, VSOCK, POSTGRES, PROMETHEUS, VICTORIA):
             print(fetch(recipe))
     except LabError as error:
         sys.exit(f"peers: {error}")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab import peers
-from tests.unit.docs.pages import section, tables
+from tests.unit.docs.pages import blocks, section, tables
 
 CONTRIB = Path(__file__).parents[2] / "contrib" / "prometheus"
 
@@ -31,6 +31,12 @@ def test_promtool_takes_them(words: tuple[str, ...], folder: Path) -> None:
         peers.command("promtool", *command, str(folder / file), recipe=peers.PROMETHEUS), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_rules_of_the_page_are_right(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yml"
+    rules.write_text(blocks(section("agent.md", "## OTLP"), "yaml")[0])
+    subprocess.run(peers.command("promtool", "check", "rules", str(rules), recipe=peers.PROMETHEUS), check=True)
 
 
 def test_rules_ask_for_metrics_that_there_are() -> None:

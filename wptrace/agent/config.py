@@ -4,20 +4,22 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Union
 
-from wptrace.agent import condition
+from wptrace.agent import collector, condition
 from wptrace.agent.owner_names import LABELS
 from wptrace.agent.trigger import HAND, Trigger
 from wptrace.engine.definition import source
 from wptrace.engine.definition.faults import DefinitionError, Fault, did_you_mean
 from wptrace.engine.definition.places import Places
 from wptrace.engine.flow import Flow
-from wptrace.errors import UsageError
+from wptrace.errors import UsageError, WptraceError
 from wptrace.model.units import NS_PER, parse_bytes, parse_duration, parse_share
+from wptrace.outputs import otlp
 from wptrace.outputs.metrics import of_cgroups
 
 _MOST_FAULTS = 20
@@ -88,6 +90,10 @@ def _keep(text: str) -> int:
     return found
 
 
+def _endpoint(text: str) -> collector.Endpoint | None:
+    return collector.endpoint(text) if text else None
+
+
 def _interval(text: str) -> float:
     found = seconds(text)
     if not 1 <= found <= _LONGEST_INTERVAL_S:
@@ -134,11 +140,13 @@ class Key(NamedTuple):
     """Reads a value of the same type, or raises a UsageError that continues `NAME must be`."""
     needed: bool = False
     """The setting is required; its default is an example."""
+    example: Value | None = None
+    """Shown instead of a default that stands for something else."""
 
     @property
     def shown(self) -> str:
         """The default in TOML."""
-        return json.dumps(self.default)
+        return json.dumps(self.default if self.example is None else self.example)
 
 
 class Table(NamedTuple):
@@ -159,21 +167,39 @@ AGENT = Table(
         Key("daily", "so much is dumped in 24 hours at most, but for what somebody asks for", "1G", _keep),
     ),
 )
+_SERIES = (
+    Key("stages", 'stages as "sum" and count, or each as a "histogram", which are many more series', "sum", _stages),
+    Key(
+        "owners",
+        'series by "unit" of systemd, "namespace", "pod" or "container", of what has by = "cgroup"',
+        "",
+        _owners,
+    ),
+    Key("top", "so many of them have series of their own, all others are one", 20, _top),
+)
 PROMETHEUS = Table(
     "prometheus",
     "An address that Prometheus scrapes.",
     (
         Key("listen", "where: an address of this machine and a port", "127.0.0.1:9435", address),
+        *_SERIES,
+    ),
+    optional=True,
+)
+OTLP = Table(
+    "otlp",
+    "A collector that gets metrics, and slow operations as spans, by OTLP.",
+    (
         Key(
-            "stages", 'stages as "sum" and count, or each as a "histogram", which are many more series', "sum", _stages
-        ),
-        Key(
-            "owners",
-            'series by "unit" of systemd, "namespace", "pod" or "container", of what has by = "cgroup"',
+            "endpoint",
+            "where, by HTTP; the default is OTEL_EXPORTER_OTLP_ENDPOINT, or this",
             "",
-            _owners,
+            _endpoint,
+            example=collector.DEFAULT,
         ),
-        Key("top", "so many of them have series of their own, all others are one", 20, _top),
+        Key("interval", "metrics are sent so often", "1m", _interval),
+        Key("queue", "so much waits while the collector takes nothing; the oldest makes place", "8M", _keep),
+        *_SERIES,
     ),
     optional=True,
 )
@@ -187,7 +213,7 @@ HISTORY = Table(
     ),
     optional=True,
 )
-TABLES = (AGENT, PROMETHEUS, HISTORY)
+TABLES = (AGENT, PROMETHEUS, OTLP, HISTORY)
 TRIGGER = Table(
     "trigger.slow",
     "What makes it write down what happened, by a name of yours; there may be several.",
@@ -221,6 +247,8 @@ class Config(NamedTuple):
     file: str
     agent: Settings
     prometheus: Settings | None
+    otlp: Settings | None
+    """With the collector to which it is sent."""
     history: Settings | None
     always: Sequence[Always]
     triggers: Sequence[Trigger] = ()
@@ -277,15 +305,24 @@ class _Reader:
             if name not in known:
                 self._fault(f"there is no table {_shown(name)}{did_you_mean(name, known)}", name)
         read = {table.name: self._table(table, self._tables.get(table.name), table.name) for table in TABLES}
-        agent, prometheus, history = (read[table.name] for table in TABLES)
-        found = Config(file, agent or {}, prometheus, history, self._always())
-        if (
-            prometheus
-            and prometheus["owners"]
-            and not any(of_cgroups(kind) for one in found.flows for kind in one.kinds)
-        ):
-            self._wrong('owners needs rows by cgroup: by = "cgroup" in [always.io]', "prometheus", "owners")
+        agent, prometheus, sent, history = (read[table.name] for table in TABLES)
+        found = Config(file, agent or {}, prometheus, self._collected(sent), history, self._always())
+        by_cgroup = any(of_cgroups(kind) for one in found.flows for kind in one.kinds)
+        for table in (PROMETHEUS, OTLP):
+            if (read[table.name] or {}).get("owners") and not by_cgroup:
+                self._wrong('owners needs rows by cgroup: by = "cgroup" in [always.io]', table.name, "owners")
         return found._replace(triggers=self._triggers(found.flows))
+
+    def _collected(self, settings: Settings | None) -> Settings | None:
+        """The settings of [otlp] with what the environment adds."""
+        if settings is None:
+            return None
+        try:
+            otlp.services()
+            return {**settings, "collector": collector.collector(settings["endpoint"], os.environ)}
+        except WptraceError as error:
+            self._fault(f"{error.message} ({error.hint})" if error.hint else error.message, OTLP.name)
+            return None
 
     def _table(self, table: Table, found: Any, *way: str) -> Settings | None:
         if found is None and table.optional:

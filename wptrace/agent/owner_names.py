@@ -13,6 +13,7 @@ from wptrace.kernel import pods
 from wptrace.kernel.pods import Pod, Volume
 from wptrace.model.cgroup import Made, made, shortened
 from wptrace.model.kind import NOBODY
+from wptrace.outputs.metrics import Owners
 
 LABELS: Mapping[str, tuple[str, ...]] = {
     "unit": ("unit",),
@@ -51,6 +52,10 @@ class OwnerNames:
         else:
             self._known.move_to_end(path)
         return found
+
+    def owners(self, top: int) -> Owners:
+        """So many of them, for metrics."""
+        return Owners(self.labels, self.of, top, self.volumes)
 
     def volumes(self) -> list[tuple[str, ...]]:
         """Device and name of each volume, and whose it is: its namespace, or its namespace and pod."""

@@ -97,7 +97,7 @@ def _triggers(running: Config, wanted: Config) -> tuple[list[Trigger], list[str]
 
 
 def _changed(old: Config, new: Config) -> Iterator[str]:
-    for name in ("agent", "prometheus", "history"):
+    for name in ("agent", "prometheus", "otlp", "history"):
         if getattr(old, name) != getattr(new, name):
             yield f"[{name}]"
     for one, other in zip(old.always, new.always):

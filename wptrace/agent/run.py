@@ -20,6 +20,8 @@ from wptrace.agent.dumps import Daily, Room
 from wptrace.agent.endpoint import Endpoint, listen
 from wptrace.agent.history import History
 from wptrace.agent.notify import Notify
+from wptrace.agent.otlp import Exporter
+from wptrace.agent.process import Own
 from wptrace.agent.scrape import Scraped
 from wptrace.agent.state import Status, Watchdog, words
 from wptrace.agent.trigger import HAND, Actions, PressureWatch, Trigger, Watch
@@ -131,7 +133,13 @@ class Agent:
         self._first.subscribe(self._pressure)
         self._histories: list[History] = []
         self._begin_histories(now)
-        self._scraped = Scraped(session.traces, False, lambda: [one for watch in self._watches for one in watch.fired])
+        self._exporter: Exporter | None = None
+        self._own = Own(
+            lambda: [one for watch in self._watches for one in watch.fired],
+            lambda: self._exporter.deliveries if self._exporter is not None else [],
+        )
+        self._send(now)
+        self._scraped = Scraped(session.traces, False, self._own)
         self._listeners = self._scraped.listeners()
         self._endpoint: Endpoint | None = None
         self._be_scraped(listening)
@@ -146,7 +154,10 @@ class Agent:
     @property
     def words(self) -> str:
         metrics = f"http://{self._endpoint.address}/metrics" if self._endpoint is not None else ""
-        return words(self._session.traces, metrics)
+        settings = self._config.otlp
+        targets = settings["collector"].targets.values() if settings is not None else ()
+        sent = " and ".join(str(target.endpoint) for target in targets)
+        return words(self._session.traces, metrics, sent)
 
     @property
     def _triggers(self) -> tuple[list[list[Trigger]], list[Trigger]]:
@@ -189,6 +200,8 @@ class Agent:
             watch.arm(triggers, now)
         if config.history != before.history:
             self._change_histories(before, now)
+        if config.otlp != before.otlp:
+            self._send(now)
         self._be_scraped(listening)
         return str(plan)
 
@@ -216,6 +229,18 @@ class Agent:
         since = [history.last for history in self._histories] or [trace.snapshot() for trace in traces]
         self._histories = []
         self._begin_histories(now, since)
+
+    # --- OTLP ---------------------------------------------------------------------------------------------------------
+
+    def _send(self, now: float) -> None:
+        settings = self._config.otlp
+        if self._exporter is not None:
+            self._exporter.change(settings, now)
+        elif settings is not None:
+            self._exporter = Exporter(self._session.traces, self._own, settings, now, _say)
+            self._first.subscribe(self._exporter)
+            for trace, listener in zip(self._session.traces, self._exporter.listeners()):
+                trace.subscribe(listener)
 
     # --- Prometheus -----------------------------------------------------------------------------------------------
 
@@ -245,6 +270,8 @@ class Agent:
 
     def close(self) -> None:
         self._children.close()
+        if self._exporter is not None:
+            self._exporter.close()
         for history in self._histories:
             history.close()
         if self._endpoint is not None:

@@ -4,41 +4,31 @@
 from __future__ import annotations
 
 import math
-import resource
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from socket import socket
 from typing import Callable
 
 from wptrace.agent.endpoint import Answer, Endpoint
 from wptrace.agent.owner_names import OwnerNames
+from wptrace.agent.process import Own
 from wptrace.engine.session import Session, Trace
 from wptrace.model.report import Event, Snapshot
-from wptrace.outputs.metrics import Fired, Owners, Process, Source
+from wptrace.outputs.metrics import Source
 from wptrace.outputs.prometheus import OPENMETRICS, PLAIN, Metrics
 
 # A new text is made only when so many times its cost have passed since the last one.
 _SPARED = 20
-_TIMED = Path("/proc/sys/kernel/bpf_stats_enabled")
 
 
 class Scraped:
     """Reads a snapshot of each trace on demand, and takes at most a twentieth of a CPU."""
 
-    def __init__(
-        self,
-        traces: Sequence[Trace],
-        stage_histograms: bool,
-        triggers: Callable[[], Sequence[Fired]] = tuple,
-    ) -> None:
-        self._traces, self._triggers = traces, triggers
-        flows = [trace.flow for trace in traces]
-        sources = [Source(flow.name, flow.level, flow.kinds, flow.missing) for flow in flows]
-        self._metrics = Metrics(sources, stage_histograms)
+    def __init__(self, traces: Sequence[Trace], stage_histograms: bool, own: Own) -> None:
+        self._traces, self._own = traces, own
+        self._metrics = Metrics(sources(traces), stage_histograms)
         self._made: dict[str, tuple[float, Answer]] = {}
         """By content type: the time until which the answer is valid."""
-        self._started_s = time.time()
         self._by = ""
         self._names: OwnerNames | None = None
 
@@ -47,8 +37,7 @@ class Scraped:
         self._metrics.stage_histograms = stage_histograms
         if owners != self._by:
             self._by, self._names = owners, OwnerNames(owners) if owners else None
-        names = self._names
-        self._metrics.own(None if names is None else Owners(names.labels, names.of, top, names.volumes))
+        self._metrics.own(None if self._names is None else self._names.owners(top))
         self._made.clear()
 
     def listeners(self) -> list[Listener]:
@@ -61,23 +50,17 @@ class Scraped:
         until, answer = self._made.get(kind, (0.0, Answer(kind, "")))
         if now < until:
             return answer
-        answer = Answer(kind, self._metrics.text(self._snapshots(), self._process(), kind == OPENMETRICS))
+        answer = Answer(kind, self._metrics.text(self._snapshots(), self._own.now, kind == OPENMETRICS))
         self._made[kind] = now + _SPARED * (time.process_time() - before), answer
         return answer
 
     def _snapshots(self) -> list[Snapshot]:
         return [trace.snapshot() for trace in self._traces]
 
-    def _process(self) -> Process:
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        return Process(time.process_time(), usage.ru_maxrss * 1024, self._started_s, _bpf_is_timed(), self._triggers())
 
-
-def _bpf_is_timed() -> bool:
-    try:
-        return _TIMED.read_text().strip() == "1"
-    except OSError:
-        return False
+def sources(traces: Sequence[Trace]) -> list[Source]:
+    flows = [trace.flow for trace in traces]
+    return [Source(flow.name, flow.level, flow.kinds, flow.missing) for flow in flows]
 
 
 class Listener:
@@ -102,7 +85,7 @@ def serving(listening: socket) -> Callable[[Session], Callable[[], None]]:
     """Serve scrapers until the end of a run."""
 
     def serve(session: Session) -> Callable[[], None]:
-        scraped = Scraped(session.traces, stage_histograms=False)
+        scraped = Scraped(session.traces, False, Own())
         endpoint = Endpoint(listening, scraped.ask)
         session.traces[0].subscribe(endpoint)
         session.reader.attend(endpoint.fd, endpoint.serve)

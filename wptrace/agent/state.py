@@ -16,11 +16,12 @@ _MOST_MISSING = 4
 """The number of hooks to name; more are only counted."""
 
 
-def words(traces: Sequence[Trace], metrics: str = "") -> str:
-    """Describe the flows and where their metrics are; `degraded` if hooks are missing, with the reason."""
+def words(traces: Sequence[Trace], metrics: str = "", sent: str = "") -> str:
+    """Describe the flows, where their metrics are and where they are sent to; `degraded` if hooks are missing, with
+    the reason."""
     flows = ", ".join(_name(trace) for trace in traces)
     missing = [f"{hook} ({why})" for trace in traces for hook, why in trace.flow.missing.items()]
-    where = f"; metrics at {metrics}" if metrics else ""
+    where = (f"; metrics at {metrics}" if metrics else "") + (f"; sent to {sent}" if sent else "")
     if not missing:
         return f"tracing {flows}{where}"
     more = len(missing) - _MOST_MISSING

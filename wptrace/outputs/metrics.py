@@ -78,6 +78,17 @@ class Fired(NamedTuple):
     holds: bool
 
 
+class Delivery(NamedTuple):
+    """What became of metrics or spans that were to be sent somewhere."""
+
+    signal: str
+    sent: int
+    """Data points, or spans."""
+    lost: Mapping[str, int]
+    """By cause."""
+    queue_bytes: int
+
+
 class Process(NamedTuple):
     """The process that traces, so far."""
 
@@ -88,6 +99,7 @@ class Process(NamedTuple):
     bpf_is_timed: bool
     """The kernel counts the run times of programs all the time."""
     triggers: Sequence[Fired] = ()
+    deliveries: Sequence[Delivery] = ()
 
 
 class Point(NamedTuple):
@@ -98,6 +110,8 @@ class Point(NamedTuple):
     """That of the values of a distribution, as declared."""
     group: Group | None = None
     """The group whose total it is."""
+    restarts: bool = False
+    """The series may end and begin anew, with nothing."""
 
 
 class Family:
@@ -214,20 +228,20 @@ class Derived:
             "The whole of each, by owner; others is all of whom there are no series.",
         )
         for group, found in leading.cells.items():
-            labels = _of_owner(group, owned)
-            total.points.append(Point(labels, found[TOTAL], group.kind.total.unit))
+            labels, restarts = _of_owner(group, owned)
+            total.points.append(Point(labels, found[TOTAL], group.kind.total.unit, restarts=restarts))
             for metric in group.kind.metrics:
                 if metric.name in found:
                     family = self._family(
                         (*prefix, plain(metric.name)), "counter", "seconds", _sentence(metric.description)
                     )
                     value = scaled(found[metric.name].sum, metric.unit)
-                    family.points.append(Point(labels, value))
+                    family.points.append(Point(labels, value, restarts=restarts))
         for group, counts in leading.counters.items():
             if BYTES in counts:
                 family = self._family((*prefix, "bytes"), "counter", "bytes", "Bytes that were transferred, by owner.")
-                labels = _of_owner(group, owned)
-                family.points.append(Point(labels, counts[BYTES]))
+                labels, restarts = _of_owner(group, owned)
+                family.points.append(Point(labels, counts[BYTES], restarts=restarts))
 
     def _of_volumes(self, owned: Owners) -> None:
         # No label of other metrics: their series would end where a volume is mounted.
@@ -339,6 +353,15 @@ class Derived:
                 ("holds", "gauge", "Whether its condition holds now.", int(one.holds)),
             ):
                 self._family(("trigger", what), type, "", help).add((trigger,), value)
+        for sent in process.deliveries:
+            signal = label("signal", sent.signal)
+            self._family(("otlp", "sent"), "counter", "", "Data points and spans that the collector has accepted.").add(
+                (signal,), sent.sent
+            )
+            lost = self._family(("otlp", "lost"), "counter", "", "Data points and spans that it never got, by cause.")
+            for cause, count in sent.lost.items():
+                lost.add((signal, label("cause", cause)), count)
+            self._family(("otlp", "queue"), "gauge", "bytes", "What waits to be sent.").add((signal,), sent.queue_bytes)
         self._family(("build", "info"), "gauge", "", "The version of wptrace.").add((label("version", __version__),), 1)
 
 
@@ -348,7 +371,8 @@ def of_cgroups(kind: Kind) -> bool:
     return at is not None and kind.labels[at].type == CGROUP and kind.total.unit == "ns"
 
 
-def _of_owner(group: Group, owned: Owners) -> Labels:
+def _of_owner(group: Group, owned: Owners) -> tuple[Labels, bool]:
+    """Its labels, and whether its series ends when others have more: that of all others never does."""
     at = owners.place(group.kind)
     who = group.values[-1 if at is None else at]
     named = (who,) * len(owned.labels) if isinstance(who, str) else who
@@ -360,7 +384,7 @@ def _of_owner(group: Group, owned: Owners) -> Labels:
     ]
     # As the one of which it is a part.
     kind = plain(group.kind.name.removeprefix("owned_"))
-    return (*rest, ("kind", kind), *own)
+    return (*rest, ("kind", kind), *own), not isinstance(who, str)
 
 
 def _sentence(text: str) -> str:
@@ -396,7 +420,7 @@ def _base(unit: str) -> str:
     return _BASE_UNITS.get(unit, plain(unit))
 
 
-def scaled(value: int, unit: str) -> float:
+def scaled(value: float, unit: str) -> float:
     """A value in the base unit."""
     if unit not in ("ns", "ms"):
         return value

@@ -19,7 +19,7 @@ from wptrace.bpf.lib import libbpf
 from wptrace.errors import WptraceError
 from wptrace.kernel import files, privileges
 
-_PACKAGES = ("cffi", "pyelftools", "rich", "perfetto", "pyarrow", "otf2")
+_PACKAGES = ("cffi", "pyelftools", "rich", "perfetto", "pyarrow", "otf2", "opentelemetry-proto")
 _SETTINGS = (
     *("kernel/kptr_restrict", "kernel/perf_event_paranoid", "kernel/unprivileged_bpf_disabled"),
     *("kernel/bpf_stats_enabled", "net/core/bpf_jit_enable", "net/core/bpf_jit_harden"),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -74,6 +75,11 @@ def test_optional_tables_are_printed_as_comments_that_can_be_used() -> None:
             "line 2, column 11: owners must be one of unit, namespace, pod, container, not",
         ),
         ("[prometheus]\nowners = 'pod'", "line 2, column 11: owners needs rows by cgroup"),
+        ("[otlp]\nowners = 'pod'", "line 2, column 11: owners needs rows by cgroup"),
+        ("[otlp]\nendpoint = 'grpc://a:4317'", "line 2, column 13: endpoint must be a URL such as"),
+        ("[otlp]\nendpont = 'http://a'", "line 2, column 1: [otlp] has no key endpont; did you mean endpoint?"),
+        ("\n[otlp]\ninterval = '0s'", "line 3, column 13: interval must be a time from 1s to 1h, not 0s"),
+        ("[otlp]\nqueue = '1k'", 'line 2, column 10: queue must be a size such as "1G", of at least 1M, not 1k'),
         ("[prometheus]\ntop = 0", "line 2, column 7: top must be a number from 1 to 1,000, not 0"),
         ("always = 'io'", "line 1, column 11: always must be a table of tables: [always.io]"),
         ("[always]", "line 1, column 1: [always] names nothing to trace: [always.io]"),
@@ -132,6 +138,32 @@ def test_a_fault_is_said_at_its_place(text: str, fault: str) -> None:
 def test_what_is_no_toml_is_said_at_its_place(text: str, fault: str) -> None:
     with pytest.raises(UsageError, match=fault):
         config.parse(text, "x.toml", make)
+
+
+def test_a_variable_that_is_wrong_is_said_at_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    (found,) = faults("[agent]\n[otlp]\n")
+    assert found == "line 2, column 1: OTEL_EXPORTER_OTLP_PROTOCOL is grpc: wptrace sends http/protobuf alone"
+    # Nobody asks for it.
+    assert config.parse("", "x", make).otlp is None
+
+
+def test_a_library_that_is_missing_is_said_at_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.proto.collector.trace.v1.trace_service_pb2", None)
+    (found,) = faults("[otlp]\n")
+    assert found == (
+        "line 1, column 1: [otlp] needs the Python package opentelemetry-proto, which is not installed"
+        " (pip install 'wptrace[otlp]')"
+    )
+
+
+def test_the_file_says_where_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://env:1")
+    for text, wanted in (("", "http://env:1/v1/metrics"), ("endpoint = 'http://file:2'", "http://file:2/v1/metrics")):
+        settings = config.parse(f"[otlp]\n{text}", "x", make).otlp
+        assert settings is not None
+        assert str(settings["collector"].targets["metrics"].endpoint) == wanted
+        assert (settings["interval"], settings["queue"], settings["stages"]) == (60.0, 8 << 20, False)
 
 
 def test_all_faults_are_said_in_the_order_of_the_file() -> None:

@@ -67,6 +67,8 @@ SLOW = '[trigger.slow]\nwhen = "io.read.total.p99 > 50ms"\n'
     [
         ("", "[agent]\nbudget = '2%'", "[agent] changed"),
         ("", "[prometheus]\n", "[prometheus] changed"),
+        ("[otlp]\n", "[otlp]\nendpoint = 'http://other:4318'", "[otlp] changed"),
+        ("[otlp]\n", "", "[otlp] changed"),
         ("[history]\nkeep = '2G'", "[history]\n", "[history] changed"),
         (SLOW, SLOW.replace("50", "60"), "[trigger.slow] changed"),
         (SLOW, "", "[trigger.slow] changed"),

@@ -13,6 +13,7 @@ from tests.unit.agent.conftest import play
 from tests.unit.engine.conftest import Time
 from tests.unit.engine.test_run import Fake
 from tests.unit.outputs.samples import request
+from wptrace.agent.process import Own
 from wptrace.agent.scrape import Scraped
 from wptrace.engine.session import Session
 
@@ -22,7 +23,7 @@ COUNT = "wptrace_fake_duration_seconds_count"
 @pytest.fixture
 def scraped(session: Session, monkeypatch: pytest.MonkeyPatch) -> Scraped:
     monkeypatch.setattr(Fake, "missing", {}, raising=False)
-    return Scraped(session.traces, stage_histograms=False)
+    return Scraped(session.traces, False, Own())
 
 
 def count(text: str) -> float:

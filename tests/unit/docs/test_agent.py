@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -11,14 +12,14 @@ from tests.unit.agent.test_config import make
 from tests.unit.docs.pages import blocks, section, tables, text
 from tests.unit.outputs.samples import cell, distribution
 from tests.unit.outputs.test_prometheus import PROCESS, snapshot
-from wptrace.agent import condition, config
+from wptrace.agent import collector, condition, config, sender
 from wptrace.analysis.load import LOAD, STAMPED
 from wptrace.flows.io import kinds
 from wptrace.flows.io.parts.owners import KINDS as OWNED
 from wptrace.flows.size import REQUEST as SIZES
 from wptrace.model.kind import TOTAL
 from wptrace.model.report import BYTES
-from wptrace.outputs.metrics import Fired, Owners, Source
+from wptrace.outputs.metrics import Delivery, Fired, Owners, Source
 from wptrace.outputs.prometheus import Metrics
 
 
@@ -51,7 +52,7 @@ def test_every_metric_is_on_the_page_and_vice_versa() -> None:
     metrics.own(Owners(("unit",), lambda owner: (str(owner),), 1, lambda: [("sda", "pvc-1", "shop")]))
     text = metrics.text(
         [snapshot(cells, counters), snapshot(sizes), snapshot(owned, moved)],
-        PROCESS._replace(triggers=[Fired("slow", 1, 2, True)]),
+        PROCESS._replace(triggers=[Fired("slow", 1, 2, True)], deliveries=[Delivery("traces", 1, {"limit": 1}, 1)]),
     )
     made = set(re.findall(r"^# TYPE (\w+)", text, re.M)) - {"wptrace_io_stage_bytes"}
     assert made == said
@@ -65,3 +66,13 @@ def test_the_files_of_the_page_are_right(file: str) -> None:
 def test_every_statistic_is_on_the_page() -> None:
     rows = dict(tables(section("agent.md", "## Triggers"))[0])
     assert re.findall(r"p\d+|mean|max|rate", rows["STATISTIC"].partition(", how")[0]) == list(condition._STATISTICS)
+
+
+def test_causes_of_loss_and_variables_are_on_the_page() -> None:
+    page = section("agent.md", "## OTLP")
+    assert set(sender.CAUSES) <= set(re.findall(r"\(?`(\w+)`", page))
+    said = set(re.findall(r"OTEL_[A-Z_]+[A-Z]", page))
+    known = set(re.findall(r"OTEL_[A-Z_]+[A-Z]", Path(collector.__file__).read_text()))
+    names = re.findall(r'"([A-Z]+)"\)', Path(collector.__file__).read_text())
+    known |= {f"OTEL_EXPORTER_OTLP_{name}" for name in names} | {"OTEL_METRICS_EXPORTER", "OTEL_TRACES_EXPORTER"}
+    assert said - {"OTEL_EXPORTER_OTLP_METRICS"} == known - {"OTEL_EXPORTER_OTLP"}

@@ -9,14 +9,14 @@ from typing import Any
 from wptrace.errors import WptraceError
 
 
-def load(module: str, extra: str) -> Any:
-    """The module; that it is missing, or too old for another one, is one sentence."""
+def load(module: str, extra: str, needs: str = "", package: str = "") -> Any:
+    """The module; that it is missing, or too old for another one, is one sentence. `needs` says what needs it."""
     try:
         return importlib.import_module(module)
     except Exception as error:
-        package = module.partition(".")[0]
+        needs, package = needs or f"{extra} files need", package or module.partition(".")[0]
         why = "is not installed" if isinstance(error, ImportError) else f"cannot be loaded ({error})"
-        raise WptraceError(f"{extra} files need the Python package {package}, which {why}", hint=_how(extra)) from None
+        raise WptraceError(f"{needs} the Python package {package}, which {why}", hint=_how(extra)) from None
 
 
 def _how(extra: str) -> str:

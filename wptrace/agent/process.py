@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent's own process has used and done so far, for its metrics."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Callable
+
+from wptrace.outputs.metrics import Delivery, Fired, Process
+
+_TIMED = Path("/proc/sys/kernel/bpf_stats_enabled")
+
+
+class Own:
+    def __init__(
+        self,
+        triggers: Callable[[], Sequence[Fired]] = tuple,
+        deliveries: Callable[[], Sequence[Delivery]] = tuple,
+    ) -> None:
+        self._triggers, self._deliveries = triggers, deliveries
+        self._started_s = time.time()
+
+    @property
+    def now(self) -> Process:
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        return Process(
+            time.process_time(),
+            usage.ru_maxrss * 1024,
+            self._started_s,
+            _bpf_is_timed(),
+            self._triggers(),
+            self._deliveries(),
+        )
+
+
+def _bpf_is_timed() -> bool:
+    try:
+        return _TIMED.read_text().strip() == "1"
+    except OSError:
+        return False
