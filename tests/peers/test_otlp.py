@@ -1,18 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics that are sent by OTLP, as VictoriaMetrics takes them: under the names of the text for Prometheus."""
+"""What is sent by OTLP, as others take it.
+
+VictoriaMetrics stores metrics under the names of the text for Prometheus; rotel, a collector, passes everything on.
+"""
 
 from __future__ import annotations
 
 import random
 import re
+import socket
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
+from tests.collector import PATIENCE, Collector, Request, collecting
 from tests.peers.victoria import Victoria, victoria
 from tests.unit.agent.test_sender import wait_until
-from tests.unit.outputs.samples import SECOND, cell, distribution, sized
+from tests.unit.outputs.samples import NOON, SECOND, cell, distribution, request, sized
 from tests.unit.outputs.test_prometheus import PROCESS, snapshot, source
 from wptrace.agent.collector import collector, endpoint
 from wptrace.agent.sender import Sender
@@ -22,7 +33,7 @@ from wptrace.model.kind import TOTAL
 from wptrace.model.report import Snapshot
 from wptrace.model.tally import Tally
 from wptrace.outputs import prometheus
-from wptrace.outputs.otlp import METRICS, Otlp
+from wptrace.outputs.otlp import METRICS, TRACES, Otlp
 
 READ = 'device="sda",operation="read",kind="request"'
 
@@ -73,3 +84,79 @@ def test_a_server_has_the_names_counts_and_quantiles(server: Victoria) -> None:
         exact = values[len(values) * percent // 100 - 1] / 1e9
         found = server.value(f"histogram_quantile({percent / 100}, wptrace_io_duration_seconds_bucket{{{READ}}})")
         assert found == pytest.approx(exact, rel=0.15)
+
+
+# --- rotel ------------------------------------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+@contextmanager
+def rotel(folder: Path, behind: Collector) -> Iterator[str]:
+    """The endpoint of one that sends all that it gets to another collector."""
+    program = Path(pytest.importorskip("rotel").__file__).with_name("rotel-agent")
+    ports = {name: f"127.0.0.1:{free_port()}" for name in ("http", "grpc")}
+    options = [f"--otlp-{name}-endpoint={address}" for name, address in ports.items()]
+    options += ["--exporter=otlp", "--otlp-exporter-protocol=http", f"--otlp-exporter-endpoint={behind.url}"]
+    options += [f"--pid-file={folder / 'pid'}", f"--log-file={folder / 'log'}"]
+    process = subprocess.Popen([program, "start", *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield f"http://{ports['http']}"
+    finally:
+        process.terminate()
+        process.wait(PATIENCE)
+
+
+def test_a_collector_passes_all_of_it_on(tmp_path: Path) -> None:
+    """What comes out of it says the same: each point, and each span with its attributes, events and parent."""
+    made = Otlp([source(kinds.REQUEST)], NOON)
+    made.resource = {"service.name": "wptrace"}
+    group = kinds.REQUEST.group("sda", "read")
+    wait = {"stage": "device", "reason": "page", "ns": 700, "count": 2, "stack": ["a", "b"]}
+    event = request(queue=1_000_000, device=3_000_000)
+    event = event._replace(fields={**event.fields, "comm": "fio", "pid": 7, "waits": [wait]})
+    current = snapshot({group: {**cell([1000], [5000]), TOTAL: distribution([0, 1, 1 << 20, 1 << 41])}})
+    spans = made.spans([(0, event)] * 100)
+    (metrics,) = made.metrics([current], PROCESS, time.time_ns())
+    said: list[str] = []
+    with collecting() as behind, rotel(tmp_path, behind) as url:
+        senders = {signal: Sender(signal, made.rejected, said.append) for signal in (METRICS, TRACES)}
+        for signal, target in collector(endpoint(url), {}).targets.items():
+            senders[signal].send_to(target, 1 << 20)
+        senders[METRICS].push(metrics)
+        senders[TRACES].push(spans)
+        of_metrics = behind.wait_for(1, "/v1/metrics")
+        of_spans = behind.wait_for(1, "/v1/traces")
+        wait_until(lambda: senders[TRACES].delivery.sent == spans.items == 300, "all spans are taken")
+        for sender in senders.values():
+            sender.close()
+    assert points_of(of_metrics) == points_of([metrics])
+    assert spans_of(of_spans) == spans_of([spans])
+
+
+def points_of(messages: Iterable[Any]) -> list[bytes]:
+    """Each with the metric's name, as bytes that are the same for the same contents."""
+    found = []
+    for one in messages:
+        whole = metrics_service_pb2.ExportMetricsServiceRequest.FromString(bytes_of(one))
+        for metric in (metric for resource in whole.resource_metrics for metric in resource.scope_metrics[0].metrics):
+            for point in getattr(metric, str(metric.WhichOneof("data"))).data_points:
+                found.append(f"{metric.name} {metric.unit} ".encode() + point.SerializeToString(deterministic=True))
+    assert found
+    return sorted(found)
+
+
+def spans_of(messages: Iterable[Any]) -> list[bytes]:
+    found = []
+    for one in messages:
+        whole = trace_service_pb2.ExportTraceServiceRequest.FromString(bytes_of(one))
+        found += [span for resource in whole.resource_spans for span in resource.scope_spans[0].spans]
+    assert found
+    return sorted(span.SerializeToString(deterministic=True) for span in found)
+
+
+def bytes_of(one: Any) -> bytes:
+    return bytes(one.message if isinstance(one, Request) else one.body)
