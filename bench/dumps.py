@@ -20,9 +20,10 @@ from tests.kernel.disks import fio, loop_device
 from wptrace.bpf.ring import Reader
 from wptrace.capture.reader import Capture
 from wptrace.capture.selection import Selection
+from wptrace.engine import recorder as parts
+from wptrace.engine.recorder_size import LONGEST_NS, RECORD_BYTES, RecorderSize
 from wptrace.engine.run import collect_seldom
-from wptrace.flows.io.options import LONGEST_NS, RECORD_BYTES, Options, RecorderSize
-from wptrace.flows.io.parts import recorder as parts
+from wptrace.flows.io.options import Options
 from wptrace.flows.io.path import PathFlow
 from wptrace.outputs import export
 from wptrace.outputs.registry import Wanted as Shown

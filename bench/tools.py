@@ -72,14 +72,16 @@ _ROOM = ("--ring-size", "32M")
 KERNEL_STAMPS, OWN_TIMES = "io --level block --times kernel", "io --level block --times own"
 
 
-def _flow(name: str, shows: str) -> Tool:
-    return Tool(f"flow {name}", shows, ("flow", f"bench/flows/{name}.toml"), loads=("inline",), programs=2)
+def _flow(name: str, shows: str, *options: str) -> Tool:
+    arguments = ("flow", f"bench/flows/{name}.toml", *options)
+    return Tool(" ".join(("flow", name, *options[:1])), shows, arguments, loads=("inline",), programs=2)
 
 
 FLOWS = (
     _flow("two", "a definition: issue to completion"),
     _flow("row", "the same, with bytes and a row for each disk"),
     _flow("three", "a definition: bio to request to completion, percentiles of both stages"),
+    _flow("three", "the same, and a record of each of the last ones", "--recorder", "16M"),
     _flow("six", "a definition: six points, two of them functions"),
     _flow("none", "a definition whose two points filter everything out"),
 )

@@ -16,6 +16,7 @@ enum generic_cause {
 	GENERIC_CAUSE_ROWS_FULL,
 	GENERIC_CAUSE_RING_FULL,
 	GENERIC_CAUSE_RATE_LIMITED,
+	GENERIC_CAUSE_UNRECORDED, /* an interrupt came while its record was begun */
 	GENERIC_CAUSES,
 };
 EXPORT_ENUM(generic_cause);
@@ -232,6 +233,74 @@ static __noinline int emit_record(struct object *object, __u64 now, __u64 total,
 	__builtin_memcpy(record->comm, life->comm, sizeof(record->comm));
 	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
 	return 0;
+}
+
+/* --- The flight recorder ------------------------------------------------------------------------------------------ */
+
+struct recorded_object {
+	__u64 end_ns;
+	__u64 total_ns;
+	__u64 key;
+	__u64 value;
+	__u32 number;
+	__u32 row;
+	__u32 tgid;
+	__u32 tid;
+	__u16 begin_cpu;
+	__u16 end_cpu;
+	__u8 seen; /* as in struct generic_record */
+	__u8 outcome;
+	__u8 failed;
+	__u8 unused;
+	char comm[NAME_BYTES];
+	__u64 spent[POINTS - 1]; /* as many as there are: Python sets the size of the map */
+};
+
+const struct recorded_object *export_recorded_object __attribute__((unused));
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(struct recorded_object));
+} recorded SEC(".maps");
+
+#define RECORD_SPENT(stage) \
+	if (!LACKS(stage)) \
+		record->spent[stage] = minus(life->spent[stage], 0);
+
+static __always_inline void record_object(struct object *object, __u32 row, __u64 now, __u64 total)
+{
+	struct life *life = &object->life;
+	struct recorded_object *record;
+	__u32 place, number;
+
+	note_slow(total, now);
+	if (!claim_place_of_recorder(&place, &number)) {
+		COUNT(loss[GENERIC_CAUSE_UNRECORDED]);
+		return;
+	}
+	record = bpf_map_lookup_elem(&recorded, &place);
+	if (!record)
+		return;
+	record->end_ns = now;
+	record->total_ns = total;
+	record->key = object->key;
+	if (HAS(VALUED))
+		record->value = life->value;
+	record->row = row;
+	record->tgid = life->tgid;
+	record->tid = life->tid;
+	record->begin_cpu = life->cpu;
+	record->end_cpu = bpf_get_smp_processor_id();
+	record->seen = life->state.seen;
+	record->outcome = OUTCOME() & (OUTCOMES - 1);
+	record->failed = HAS(FAILED) && ARG(failed);
+	__builtin_memcpy(record->comm, life->comm, sizeof(record->comm));
+	EACH_STAGE(RECORD_SPENT)
+	barrier();
+	record->number = number;
 }
 
 #endif

@@ -41,7 +41,7 @@ enum generic_flag {
 	GENERIC_FLAG_MARKED, /* a mark, */
 	GENERIC_FLAG_LABELLED, /* labels */
 	GENERIC_FLAG_SHEDDING, /* with a budget, few of them may be timed */
-	GENERIC_FLAG_EMITS_RECORDS, /* any is reported one by one, or listed: names are kept */
+	GENERIC_FLAG_EMITS_RECORDS, /* any is reported one by one, recorded, or listed: names are kept */
 	GENERIC_FLAGS,
 };
 EXPORT_ENUM(generic_flag);

@@ -11,6 +11,7 @@
 #include "lib/hist.h"
 #include "lib/place.h"
 #include "lib/rate.h"
+#include "lib/recorder.h"
 #include "generic/args.h"
 #include "generic/object.h"
 #include "generic/account.h"
@@ -308,6 +309,8 @@ static __always_inline void account(struct object *object)
 		word = WORD(life);
 		EACH_STAGE(ADD_SPENT)
 	}
+	if (recording)
+		record_object(object, number, now, minus(total, 0));
 	if (HAS(EMITS_RECORDS) && (minus(total, 0) >= slow_ns || life->state.chosen & CHOSEN_FOR_RECORD))
 		emit_record(object, now, minus(total, 0), OUTCOME() & (OUTCOMES - 1), HAS(FAILED) && ARG(failed));
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * A flight recorder: a record of each thing that ended of late, in the kernel's memory. Nobody reads them until
- * somebody asks (wptrace/flows/io/parts/recorder.py).
+ * somebody asks (wptrace/engine/recorder.py).
  *
  * Each CPU has an area, in which the newest record overwrites the oldest one. A record is complete once its number is
- * set: a reader skips records with another number, and those overwritten during the read. So a record begins with the
- * time of its end, and its number is its last word.
+ * set, after everything else in it: a reader skips records with another number, and those overwritten during the read.
+ * A record begins with the time of its end.
  */
 #ifndef WPT_RECORDER_H
 #define WPT_RECORDER_H

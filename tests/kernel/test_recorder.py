@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`wptrace io --recorder`: the last operations and requests, each one, in a file when somebody asks."""
+"""`--recorder` of `wptrace io` and `wptrace flow`: the latest objects, each one, in a file when somebody asks."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ import pytest
 from tests.kernel.disks import Disk, fio, fio_jobs, unmount
 from tests.kernel.loads import delay, delayed, direct_loop, mounted
 from tests.kernel.test_capture import replayed
+from tests.kernel.test_flow import BLOCK, ISSUED, definition
 from tests.kernel.trace import Line, Trace, wait_until, wptrace
 from tests.unit.outputs.export.test_html import data
 from wptrace.bpf.ring import Reader
+from wptrace.engine.recorder import Recorder
+from wptrace.engine.recorder_size import LONGEST_NS, RecorderSize
 from wptrace.flows.io import block as io_block
 from wptrace.flows.io.block import BlockFlow
-from wptrace.flows.io.options import LONGEST_NS, Options, RecorderSize
-from wptrace.flows.io.parts.recorder import Recorder
+from wptrace.flows.io.options import Options
 from wptrace.flows.io.path import PathFlow
 
 _HIT_NS = 1_000_000
@@ -34,8 +36,26 @@ _OPERATION = (*_TASK, "path", "inode", "offset", "length", "result", "error", "r
 _REQUEST = ("sector", "bytes", "rwbs")
 
 
+# Writes end by a point of their own, and those of more than 32 KiB failed.
+_BEGIN, _, _END = ISSUED.rpartition("[[point]]")
+ENDS = f"""{_BEGIN}
+[[point]]
+name = "written"
+at = "tp:block_rq_complete"
+key = "request"
+filter = ["request->cmd_flags & 1"]
+outcome = "written"
+failed = "request->__data_len > 32768"
+[[point]]{_END}role = "end"
+"""
+
+
 class Recording(Trace):
     says = r"(wptrace: (the recorder|its page) [^\n]*\n)*"
+
+
+class RecordingFlow(Recording):
+    command = "flow"
 
 
 def dumps(folder: Path) -> list[Path]:
@@ -138,6 +158,69 @@ def test_a_dump_of_the_block_layer_alone_has_what_each_was(disk: Disk, tmp_path:
     assert each(found) == each(traced)
     assert "unrecorded" not in trace.summary["loss"]
     assert found[-1]["incident"]["total_ns"] == max(one["total_ns"] for one in of(found, "request"))
+
+
+@pytest.mark.parametrize("text", [BLOCK, ISSUED, ENDS], ids=["stages", "one stage", "outcomes"])
+def test_a_dump_of_a_definition_has_what_each_was(disk: Disk, tmp_path: Path, text: str) -> None:
+    every, folder = tmp_path / "each.wpt", tmp_path / "dumps"
+    folder.mkdir()
+    options = ["--each", f"--capture={every}", "--recorder=4M", "--recorder-at-end", f"--dump-dir={folder}"]
+    with RecordingFlow(definition(tmp_path, text, disk), *options) as trace:
+        job = fio(disk.path, rw="randrw", bsrange="4k-64k", number_ios=400, ioengine="libaio", iodepth=8)
+        trace.stop()
+    (dump,) = dumps(folder)
+    traced, found = replayed(every), replayed(dump)
+    count = job["read"]["total_ios"] + job["write"]["total_ios"]
+    assert len(of(found, "object")) == found[-1]["requests"]["finished"] == count == 400
+
+    def each(lines: list[Line]) -> list[str]:
+        """But for the time of day, as that of the machine may have been set meanwhile."""
+        return sorted(json.dumps({**one, "ts_ns": 0}, sort_keys=True) for one in of(lines, "object"))
+
+    assert each(found) == each(traced)
+    # In the order of their ends.
+    assert [one["ts_ns"] for one in of(found, "object")] == sorted(one["ts_ns"] for one in of(found, "object"))
+    for name in ("bytes", "events"):
+        assert found[-1].get(name) == traced[-1].get(name)
+    assert [_figures(row) for row in found[-1]["rows"]] == [_figures(row) for row in traced[-1]["rows"]]
+    assert found[-1]["requests"]["failed"] == traced[-1]["requests"]["failed"]
+    assert "unrecorded" not in trace.summary["loss"]
+    assert found[-1]["loss"] == {}
+    if text == ENDS:
+        kinds = Counter((one.get("outcome"), one.get("failed", False)) for one in of(found, "object"))
+        assert kinds.keys() == {("written", True), ("written", False), (None, False)}
+        assert sum(many for (outcome, _), many in kinds.items() if outcome) == job["write"]["total_ios"]
+
+
+def _figures(row: Line) -> Line:
+    """But for the standard deviation: that of a dump is exact."""
+    return {name: row[name] for name in row if name != "stddev_ns"}
+
+
+@pytest.mark.one_kernel
+def test_objects_that_have_no_room_are_counted(disk: Disk, tmp_path: Path) -> None:
+    options = ["--recorder=1M", "--recorder-at-end", f"--dump-dir={tmp_path}"]
+    with RecordingFlow(definition(tmp_path, ISSUED, disk), *options) as trace:
+        job = fio(disk.path, rw="randread", bs="512", number_ios=24_000)
+        trace.stop()
+    found = replayed(dumps(tmp_path)[0])
+    loss, there = found[-1]["loss"], len(of(found, "object"))
+    assert loss["overwritten"] > 0
+    recorded = there + loss["overwritten"] + loss.get("earlier", 0)
+    assert recorded == trace.summary["requests"]["finished"] >= job["read"]["total_ios"], (loss, trace.summary["loss"])
+
+
+@pytest.mark.one_kernel
+def test_a_slow_object_and_a_question_are_followed_by_dumps(disk: Disk, tmp_path: Path) -> None:
+    options = ["--recorder=4M", "--on-slow=1ns", f"--dump-dir={tmp_path}"]
+    with RecordingFlow(definition(tmp_path, ISSUED, disk), *options) as trace:
+        fio(disk.path, rw="randread", number_ios=20)
+        wait_until(lambda: len(dumps(tmp_path)) == 1, "a dump of what was slow")
+        asked = wptrace("dump", str(trace.process.pid))
+        assert (asked.returncode, asked.stderr) == (0, "")
+        wait_until(lambda: len(dumps(tmp_path)) == 2, "a dump on request")
+        trace.stop()
+    assert [len(of(replayed(file), "object")) for file in dumps(tmp_path)] == [20, 20]
 
 
 @pytest.mark.one_kernel
@@ -438,8 +521,11 @@ def test_wrong_wishes_are_one_sentence(tmp_path: Path) -> None:
         (["--on-slow=1ms"], "--on-slow needs --recorder"),
         (["--recorder=4M", f"--dump-dir={tmp_path / 'none'}"], "is not a folder"),
         (["--level=block", "--on-slow=1ms"], "--on-slow needs --recorder"),
+        (["flow", "block", "--recorder=1K"], "between 1M and 4G"),
+        (["flow", "block", "--dump-page"], "--dump-page needs --recorder"),
+        (["net", "--recorder=4M"], "--recorder takes one flow"),
     ):
-        done = wptrace("io", *words)
+        done = wptrace(*(words if words[0] in ("flow", "net") else ["io", *words]))
         assert (done.returncode, done.stdout) == (2, ""), words
         assert said in done.stderr
         assert "Traceback" not in done.stderr

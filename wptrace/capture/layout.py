@@ -132,8 +132,8 @@ def facts(obj: Any, what: Raw, names: Sequence[str]) -> dict[str, Any]:
     """Parts of `Described`."""
     return {
         "record": what.record,
-        "struct": description(obj.struct(what.record).before(what.end), what.without),
-        "enums": {name: obj.enum(name) for name in what.enums},
+        "struct": description(what.struct(obj), what.without),
+        "enums": {**{name: obj.enum(name) for name in what.enums}, **what.words},
         "constants": {**{name: obj.constants[name] for name in what.constants}, **what.more},
         "names": list(names),
     }

@@ -41,7 +41,7 @@ _MOST_LAYOUTS, _MOST_DIFFERENT = 8, 64
 _STACK_NUMBERS, _MOST_FUNCTIONS = 1 << 16, 128
 _MOST_CGROUPS = 1 << 18
 # In the tables of a flight recorder.
-_MOST_TASKS, _MOST_FILES = 1 << 16, 1 << 14
+_MOST_TASKS, _MOST_FILES, _MOST_ROWS = 1 << 16, 1 << 14, (1 << 14) + 1
 _MOST_ANCHORS = 1 << 10
 # Characters of all names that are known at a time, and of one layout.
 _MOST_TEXT = 1 << 25
@@ -122,6 +122,8 @@ class _Frames:
         """By thread: process, cgroup, name."""
         self.files: dict[tuple[int, int], str] = {}
         """By device and inode."""
+        self.rows: dict[int, Sequence[Any]] = {}
+        """Values of labels by the number of a row, in a dump of objects."""
         self.anchors: list[Anchor] = []
         self._boot = ""
         self._learnt = self._named = self._stack_text = 0
@@ -207,7 +209,9 @@ class _Frames:
         for file, path in spec.mapping(has.get("files", {})).items():
             dev, _, inode = file.partition(":")
             self.files[spec.integer(int(dev)), spec.integer(int(inode))] = spec.path(path)
-        if len(self.tasks) > _MOST_TASKS or len(self.files) > _MOST_FILES:
+        for number, values in spec.mapping(has.get("rows", {})).items():
+            self.rows[spec.integer(int(number))] = [_of_label(one) for one in spec.sequence(values)]
+        if len(self.tasks) > _MOST_TASKS or len(self.files) > _MOST_FILES or len(self.rows) > _MOST_ROWS:
             raise ValueError("there are too many names")
         for number, devices in spec.mapping(has.get("devices", {})).items():
             # Whoever decodes records of the layout has this list.
@@ -471,6 +475,10 @@ class Arriving(_Frames):
         else:
             self._from.payload(frame)
         return None
+
+
+def _of_label(value: Any) -> str | int:
+    return spec.path(value) if isinstance(value, str) else spec.signed(value)
 
 
 def _length(reason: str, functions: Sequence[str]) -> int:

@@ -34,8 +34,28 @@ class Raw(NamedTuple):
     """Members that are not kept."""
     end: str = ""
     """Records end before this member, or with their struct."""
+    last: int | None = None
+    """The number of elements in the array that is the last member; None: all."""
     tail: Tail | None = None
     cgroup: str = ""
     """The member that has the id of a cgroup."""
     more: Mapping[str, int] = {}
     """Constants of the kernel, and not of the object."""
+    words: Mapping[str, Sequence[str]] = {}
+    """Lists of names as an enum has them, and not of the object."""
+
+    def struct(self, obj: Any) -> Any:
+        """The layout of a record."""
+        whole = obj.struct(self.record).before(self.end)
+        return whole if self.last is None else whole.shortened(self.last)
+
+
+class Names(NamedTuple):
+    """Names that records of a flight recorder refer to by number."""
+
+    tasks: Mapping[int, tuple[int, str, str]] = {}
+    """By tid: pid, cgroup and name."""
+    files: Mapping[tuple[int, int], str] = {}
+    """Paths by device and inode."""
+    rows: Mapping[int, Sequence[Any]] = {}
+    """Values of labels, by the number of a row."""

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from operator import mul
-from typing import Callable
+from typing import Any, Callable
 
 from wptrace.model.book import Book
 from wptrace.model.distribution import Distribution, bounds, index, merge_stages
@@ -131,6 +131,7 @@ class Singles:
         self._times: dict[Group, list[tuple[Mapping[str, int], int]]] = {}
         self._cells: dict[Group, dict[str, Distribution]] = {}
         self._bytes: Counter[Group] = Counter()
+        self._counters: dict[Group, Counter[str]] = {}
         self._failed: Counter[str] = Counter()
         self._held = 0
         self.count = 0
@@ -144,12 +145,23 @@ class Singles:
         size = fields.get("result") if "length" in fields else fields.get(BYTES)
         if type(size) is int and size > 0:
             self._bytes[group] += size
-        if fields.get("error"):
+        if group.kind.nested:
+            self._add_counters(group, fields)
+        if fields.get("error") or fields.get("failed"):
             self._failed[group.kind.book] += 1
         self.count += 1
         self._held += 1
         if self._held > _HELD:
             self._count()
+
+    def _add_counters(self, group: Group, fields: Mapping[str, Any]) -> None:
+        """Add what else is counted of an object of a definition."""
+        value, unit, outcome = fields.get("value"), fields.get("unit"), fields.get("outcome")
+        counts = self._counters.setdefault(group, Counter())
+        if type(value) is int and isinstance(unit, str):
+            counts[unit] += value
+        if isinstance(outcome, str):
+            counts[outcome] += 1
 
     def _count(self) -> None:
         """Of many at once, which takes a small part of the time."""
@@ -181,8 +193,12 @@ class Singles:
             # What took no time is left out of those that are rare.
             for found in cells[of].values():
                 found.add_zeros(whole - found.count)
-            if kind.sized:
+            if kind.sized and not kind.nested:
                 counters[of] = {BYTES: self._bytes[group]}
+            elif kind.nested:
+                declared = {one.name for one in kind.counters}
+                counts = self._counters.get(group, Counter[str]())
+                counters[of] = {name: count for name, count in counts.items() if name in declared}
         made = {}
         for name, book in books.items():
             made[name] = Book()

@@ -15,7 +15,7 @@ from wptrace.bpf.ring import HEADER as ENTRY
 from wptrace.capture import columns, spec, zstd
 from wptrace.capture.frames import LONGEST_TEXT, Kind, Writer, packed
 from wptrace.capture.layout import facts
-from wptrace.capture.records import HEADER, Raw
+from wptrace.capture.records import HEADER, Names, Raw
 from wptrace.kernel.clock import boot_id, day_and_time, realtime_error_ns, time_below, wall_offset_ns
 from wptrace.kernel.files import first_line
 from wptrace.model import kind as model
@@ -34,7 +34,7 @@ _LISTED = 4096
 _SEGMENT_BYTES, _SEGMENT_S = 64 << 20, 600.0
 _PART = LONGEST_TEXT // 4
 _MOST_NAMES = 1 << 16
-# Of tasks or files, in one frame.
+# Of tasks, files or rows, in one frame.
 _NAMED = 512
 _MACHINE_ID = Path("/etc/machine-id")
 
@@ -165,7 +165,7 @@ class CaptureOutput:
         `names` are those of devices, by the slots in records; a slot may become that of another device. Cgroups get the
         names that they have when they come. Stacks of waits have a reason and functions, by the number in records.
         """
-        layout = obj.struct(what.record).before(what.end)
+        layout = what.struct(obj)
         made = _Buffer(facts(obj, what, names), layout, what)
         made.names = written = list(names)
         number = len(self._raw)
@@ -205,14 +205,16 @@ class CaptureOutput:
         made.number, made.learn = number, name
         return take
 
-    def name(self, tasks: Mapping[int, Sequence[Any]], files: Mapping[tuple[int, int], str]) -> None:
-        """After the start: names of what records have numbers for, as recorded.Names has them."""
-        some = list(tasks.items())
-        frames: list[dict[str, Any]] = [{"tasks": dict(some[at : at + _NAMED])} for at in range(0, len(some), _NAMED)]
-        paths = [(f"{dev}:{inode}", path) for (dev, inode), path in files.items()]
-        frames += [{"files": dict(paths[at : at + _NAMED])} for at in range(0, len(paths), _NAMED)]
-        for names in frames:
-            self._json(Kind.NAMES, names)
+    def name(self, names: Names) -> None:
+        """After the start: names of what records have numbers for."""
+        rows = {number: list(map(spec.of_value, values)) for number, values in names.rows.items()}
+        files = {f"{dev}:{inode}": path for (dev, inode), path in names.files.items()}
+        frames = []
+        for table, found in (("tasks", names.tasks), ("files", files), ("rows", rows)):
+            some = list(found.items())
+            frames += [{table: dict(some[at : at + _NAMED])} for at in range(0, len(some), _NAMED)]
+        for frame in frames:
+            self._json(Kind.NAMES, frame)
         self._table_names += frames
 
     # --- Frames -------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wptrace.cli import options as common
+from wptrace.cli import recorder
 from wptrace.errors import UsageError, WptraceError
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def add_tracing(parser: argparse.ArgumentParser, names: Sequence[str] = ()) -> N
     common.add_exports(show)
     common.add_output(show)
     common.add_costs(parser)
+    recorder.add(parser, "one", "object")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -121,6 +123,9 @@ def _trace(options: argparse.Namespace, definitions: Sequence[Definition]) -> in
         raise UsageError("--capture writes the events to a file: use --line or --csv with wptrace replay")
     if common.exports(options) and len(definitions) > 1:
         raise UsageError("a report or an export takes one definition, but several were named", hint="--what names one")
+    if options.recorder is not None and len(definitions) > 1:
+        raise UsageError("--recorder takes one flow, but several were named", "--what names one")
+    dumps = recorder.dumps(options)
     require_tracing()
     flows = _flows(options, events, definitions)
     common.require_stage(options.hist, [kind for flow in flows for kind in flow.kinds])
@@ -128,15 +133,21 @@ def _trace(options: argparse.Namespace, definitions: Sequence[Definition]) -> in
     with common.stream(options, options.capture) as stream:
         # A screen has room for one.
         live, seconds = (False, seconds) if several else common.live(options, stream, seconds)
-        shown = {"live": live, "per_device": True, "hist": options.hist or ""}
+        shown = {"live": live, "per_device": True, "hist": options.hist or "", "recorder": dumps is not None}
         outputs = [
             common.output(options, stream, flow.view, title=flow.name if several else "", **shown) for flow in flows
         ]
         keys = None if several else common.controls(outputs[0])
         if not several:
             outputs[0], seconds = common.captured(options, flows[0], outputs[0], seconds, events.every, **shown)
+        text = common.as_text(outputs[0])
+        if dumps is not None and text is not None:
+            dumps = dumps._replace(asked=text.take_dump, say=text.note)
         pairs = list(zip(flows, outputs))
-        trace(pairs, RunOptions(seconds, count, options.stats, stream.fileno(), events.stuck_ns, budget, keys, live))
+        run_options = RunOptions(
+            seconds, count, options.stats, stream.fileno(), events.stuck_ns, budget, keys, live, dumps=dumps
+        )
+        trace(pairs, run_options)
     return 0
 
 
@@ -160,6 +171,8 @@ def _flows(
         slots=common.number(options.slots, "--slots"),
         rows=common.number(options.rows, "--rows"),
         ring_bytes=common.ring(options, events),
+        recorder=recorder.size(options),
+        recorder_slow_ns=recorder.slow_ns(options),
     )
     found = [resolve_here(one) for one in definitions]
     labels = [{label.name for label in one.labels} for one in found]

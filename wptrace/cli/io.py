@@ -7,19 +7,16 @@ import argparse
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wptrace.cli import options as common
-from wptrace.cli import path
+from wptrace.cli import path, recorder
 from wptrace.errors import UsageError, WptraceError
 from wptrace.model.units import parse_duration
 
 if TYPE_CHECKING:
-    from wptrace.engine.dumps import DumpOptions
     from wptrace.engine.workload import Workload
     from wptrace.flows.io.block import BlockFlow
-    from wptrace.flows.io.options import RecorderSize
     from wptrace.flows.io.path import PathFlow
 
 SUMMARY = "follow reads and writes through the kernel, stage by stage"
@@ -77,19 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ADDRESS",
         help="also answer a scraper there, such as 127.0.0.1:9435, with all that is counted",
     )
-    recorder = parser.add_argument_group("the flight recorder")
-    recorder.add_argument(
-        "--recorder",
-        metavar="TIME|SIZE",
-        help="keep every operation and request of this time (30s), or in this much memory (64M), until wptrace dump or "
-        "SIGUSR2 asks for a file of them",
-    )
-    recorder.add_argument("--recorder-at-end", action="store_true", help="write a dump when the trace ends")
-    recorder.add_argument(
-        "--on-slow", metavar="DURATION", help="write a dump a second after an operation that took at least this long"
-    )
-    recorder.add_argument("--dump-dir", metavar="DIR", help="where dumps are written (default: the current directory)")
-    recorder.add_argument("--dump-page", action="store_true", help="also write a page for any browser with each dump")
+    recorder.add(parser, "an operation", "operation and request")
     parser.set_defaults(workload=None)
     parser.epilog = (
         "With -- COMMAND at the end: run a command and trace it, with what it starts, until it ends. wptrace ends with "
@@ -102,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
     if options.level == "block" and options.workload:
         raise UsageError("a command to run needs --level path or request: the block layer does not know what it starts")
     with _workload(options) as workload:
-        dumps = _dumps(options)
+        dumps = recorder.dumps(options)
         if options.level == "block":
             code, _ = path.run(options, {"": _block(options, events)}, events, dumps=dumps)
             return code
@@ -180,8 +165,8 @@ def _block(options: argparse.Namespace, events: common.EventOptions) -> BlockFlo
             events.slow_ns,
             common.ring(options, events),
             wanted,
-            recorder=None if options.recorder is None else _recorder(options.recorder),
-            recorder_slow_ns=None if options.on_slow is None else parse_duration(options.on_slow),
+            recorder=recorder.size(options),
+            recorder_slow_ns=recorder.slow_ns(options),
             times=options.times,
         )
     )
@@ -220,44 +205,6 @@ def _owners(options: argparse.Namespace, by: str) -> tuple[str, ...]:
     return (*order[at:], *order[:at]) if by else ()
 
 
-def _recorder(text: str) -> RecorderSize:
-    """A time such as 30s, or a size such as 64M."""
-    from wptrace.flows.io.options import (
-        LONGEST_NS,
-        RECORDER_LARGEST,
-        RECORDER_SMALLEST,
-        RecorderSize,
-    )
-    from wptrace.model.units import parse_bytes
-
-    count = parse_bytes(text)
-    size = RecorderSize.of_time(parse_duration(text)) if count is None else RecorderSize(LONGEST_NS, count)
-    if not RECORDER_SMALLEST <= size.bytes <= RECORDER_LARGEST:
-        raise UsageError(f"--recorder takes a time such as 30s or a size between 1M and 4G, not {text!r}")
-    return size
-
-
-def _dumps(options: argparse.Namespace) -> DumpOptions | None:
-    wanted = {
-        "--recorder-at-end": options.recorder_at_end,
-        "--on-slow": options.on_slow,
-        "--dump-dir": options.dump_dir,
-        "--dump-page": options.dump_page,
-    }
-    if options.recorder is None:
-        for name, value in wanted.items():
-            if value:
-                raise UsageError(f"{name} needs --recorder", hint="--recorder 30s")
-        return None
-    from wptrace.engine.dumps import DumpOptions, page
-
-    folder = Path(options.dump_dir or ".")
-    if not folder.is_dir():
-        raise UsageError(f"--dump-dir names {folder}, which is not a folder")
-    made = page if options.dump_page else None
-    return DumpOptions(folder, options.recorder_at_end, options.on_slow is not None, page=made)
-
-
 def _path(options: argparse.Namespace, events: common.EventOptions, by: str, why: str = "") -> PathFlow:
     from wptrace.analysis.statements import NORMALISED
     from wptrace.engine import filters
@@ -294,8 +241,8 @@ def _path(options: argparse.Namespace, events: common.EventOptions, by: str, why
         neighbours=options.neighbours,
         segments=options.segments,
         top=TOP if options.top is None else common.number(options.top, "--top"),
-        recorder=None if options.recorder is None else _recorder(options.recorder),
-        recorder_slow_ns=None if options.on_slow is None else parse_duration(options.on_slow),
+        recorder=recorder.size(options),
+        recorder_slow_ns=recorder.slow_ns(options),
         ring_bytes=common.ring(options, events),
     )
     if options.level == "request":

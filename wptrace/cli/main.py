@@ -24,7 +24,7 @@ from wptrace.errors import NotPermittedError, UsageError, VerifierError, Wptrace
 log = logging.getLogger("wptrace")
 
 # Modules of this package that are no commands.
-_OTHERS = {"main", "options", "path"}
+_OTHERS = {"main", "options", "path", "recorder"}
 
 
 @lru_cache(maxsize=1)

@@ -11,6 +11,8 @@ from typing import Callable, Union
 from wptrace.analysis.overlap import Span
 from wptrace.capture.layout import Described
 from wptrace.capture.reader import Arriving, Capture, Head, Records
+from wptrace.capture.records import Names
+from wptrace.engine.definition import records as objects
 from wptrace.errors import WptraceError
 from wptrace.flows.io import block, recorded, records
 from wptrace.flows.io.parts import images, kicks
@@ -73,7 +75,7 @@ class Singles:
         if self._recorded is None:
             self._recorded = recorded.Recorded(layout), OwnerNames(by, str, str)
         made, owners = self._recorded
-        made.names = recorded.Names(self._capture.tasks, self._capture.files)
+        made.names = Names(self._capture.tasks, self._capture.files)
         rows = layout.rows(made.rows)
         for piece in _pieces(found, layout.stride):
             yield from made.spans(list(rows.iter_unpack(piece)), owners)
@@ -138,9 +140,24 @@ def _recorded_events(capture: _From, number: int, whole: bool) -> _Decoder:
     rows = layout.rows(made.rows)
 
     def decode(found: Records) -> Iterator[Sequence[Event]]:
-        made.names = recorded.Names(capture.tasks, capture.files)
+        made.names = Names(capture.tasks, capture.files)
         for piece in _pieces(found, layout.stride):
             yield list(made.decode(list(rows.iter_unpack(piece)), found.wall_offset_ns))
+
+    return decode
+
+
+def _recorded_objects(capture: _From, number: int, whole: bool) -> _Decoder:
+    layout: Described = capture.layouts[number]
+    head = capture.head
+    if head is None:
+        raise ValueError("the capture has no start")
+    made = objects.Recorded(layout, head.start.kinds[0])
+    rows = layout.rows(made.layout)
+
+    def decode(found: Records) -> Iterator[Sequence[Event]]:
+        for piece in _pieces(found, layout.stride):
+            yield list(made.decode(list(rows.iter_unpack(piece)), capture.rows, found.wall_offset_ns))
 
     return decode
 
@@ -154,5 +171,6 @@ _DECODERS: dict[str, Callable[[_From, int, bool], _Decoder]] = {
     records.RECORDS.record: _stories,
     recorded.RECORDED.record: _recorded_events,
     block.RECORDS.record: _requests,
+    objects.RECORDED.record: _recorded_objects,
     kicks.RECORDS.record: _nothing,
 }

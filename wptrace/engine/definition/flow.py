@@ -16,12 +16,14 @@ from wptrace.bpf.lib import libbpf
 from wptrace.bpf.maps import Map
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import RATE, Reader, Record, Ring
+from wptrace.capture.records import Names as Named
 from wptrace.engine import filters
 from wptrace.engine.cells import Cells
 from wptrace.engine.definition.definition import DROP, SYMBOL
 from wptrace.engine.definition.kinds import kind_of
 from wptrace.engine.definition.labels import REST, Names
 from wptrace.engine.definition.programs import Numbering, Programs, bodies, body_of
+from wptrace.engine.definition.records import Decoder, kept_of, recorded
 from wptrace.engine.definition.resolved import Label, Resolution
 from wptrace.engine.filters import Filter, cgroup, task
 from wptrace.engine.flow import NEVER_NS, Flow
@@ -29,7 +31,7 @@ from wptrace.engine.sampling import Sampling
 from wptrace.errors import LibbpfError, UsageError, WptraceError
 from wptrace.kernel import privileges, symbols, tasks
 from wptrace.kernel.clock import wall_offset_ns
-from wptrace.model.book import INCONSISTENT, RECURSION, RING_FULL, STATE_FULL, UNMATCHED_END, Book, Cause
+from wptrace.model.book import INCONSISTENT, RECURSION, RING_FULL, STATE_FULL, UNMATCHED_END, UNRECORDED, Book, Cause
 from wptrace.model.budget import EACH, KEPT_ONE_IN, Step, ladder, rate_before, times_of
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, TOTAL, Group, Noun
@@ -37,6 +39,9 @@ from wptrace.model.report import BYTES, UNTIMED, Event, InFlight, Snapshot, Sour
 
 if TYPE_CHECKING:
     from wptrace.bpf.layout import Structure
+    from wptrace.engine.flow import FlightRecorder
+    from wptrace.engine.recorder import Recorder
+    from wptrace.engine.recorder_size import RecorderSize
 
 _REPLACED = Cause("replaced", "another one was handed over to its key: its own end was never seen")
 _UNSEEN_END = Cause("unseen_end", "its key began again before an end was seen")
@@ -49,6 +54,7 @@ _FOREIGN = Cause("foreign_record", "a record had another size than its ring's")
 _LOST = {"state_full": STATE_FULL, "moved_full": STATE_FULL, "replaced": _REPLACED, "unseen_end": _UNSEEN_END}
 _LOST |= {"restarted": _RESTARTED, "no_cell": _NO_CELL}
 _NOTED = {"unmatched": UNMATCHED_END, "rows_full": _ROWS_FULL, "ring_full": RING_FULL, "rate_limited": _RATE_LIMITED}
+_NOTED |= {"unrecorded": UNRECORDED}
 
 SLOTS = 1024
 MOST_SLOTS = 1 << 20
@@ -78,6 +84,10 @@ class Options(NamedTuple):
     slots: int = SLOTS
     rows: int = ROWS
     ring_bytes: int = 1 << 20
+    recorder: RecorderSize | None = None
+    """Keep the most recent objects in the kernel's memory."""
+    recorder_slow_ns: int | None = None
+    """The threshold at which slow objects are reported to the recorder's dumps."""
 
     @property
     def emits_records(self) -> bool:
@@ -108,6 +118,7 @@ class DefinedFlow(Flow):
         self.kind = kind_of(definition, self._labels)
         self.kinds = self.verdict_kinds = (self.kind,)
         self._stages = [stage.name for stage in self.kind.stages]
+        self._kept = kept_of(self._stages)
         self._asks = bool(options.filter)
         self._programs: Programs | None = None
         self._opened: BpfObject | None = None
@@ -115,6 +126,17 @@ class DefinedFlow(Flow):
         self._names = Names()
         self._events: list[Event] = []
         self._sampling = Sampling()
+        units = [definition.value.unit] if definition.value is not None else []
+        self._decoder = Decoder(self._stages, definition.outcomes, units)
+        self._flight: Recorder | None = None
+        if options.recorder is not None:
+            from wptrace.engine.recorder import Recorder
+
+            raw = recorded(self._kept, definition.outcomes, units)
+            nouns = definition.nouns
+            self._flight = Recorder(
+                options.recorder, options.recorder_slow_ns, self.kinds, raw, nouns, self._named_rows
+            )
         self._groups: dict[int, Group] = {}
         self._stopped = False
         if options.slots & (options.slots - 1) or not 16 <= options.slots <= MOST_SLOTS:
@@ -144,6 +166,8 @@ class DefinedFlow(Flow):
             self._fields = layout.fields
             self._ring = Ring.of(obj.maps["records"], layout.struct)
             reader.add(self._ring, self._take, rate=RATE)
+        if self._flight is not None:
+            self._flight.start(obj)
         slot_bits = options.slots.bit_length() - 1
         without = obj.rodata.without_exchange
         numbering = Numbering(
@@ -156,16 +180,12 @@ class DefinedFlow(Flow):
         if any(label.type == SYMBOL for label in self._resolution.labels) and not symbols.shown():
             why = privileges.hidden_addresses()
             notes.append(f"functions have no names: /proc/kallsyms shows no addresses ({why})")
+        notes += [] if self._flight is None else self._flight.notes()
         return self._started(filters.describe(wanted, self.filters), self._sources(), notes)
 
     @property
     def _emits_records(self) -> bool:
-        return self._options.emits_records or self._options.listing
-
-    @property
-    def _kept(self) -> int:
-        """The number of stages with distributions of their own; with a single stage the total is enough."""
-        return len(self._stages) if len(self._stages) > 1 else 0
+        return self._options.emits_records or self._options.listing or self._options.recorder is not None
 
     def _prepare(self, obj: BpfObject) -> None:
         options = self._options
@@ -193,6 +213,8 @@ class DefinedFlow(Flow):
         obj.bss.sample = options.sample
         obj.bss.record_limit = options.limit
         filters.apply(obj.bss, options.filter, self.filters)
+        if self._flight is not None:
+            self._flight.prepare(obj)
 
     def _sources(self) -> list[Source]:
         found: dict[str, list[str]] = {name: [] for name in self._stages}
@@ -211,6 +233,10 @@ class DefinedFlow(Flow):
         if self._programs is None or not self._options.shedding:
             return None
         return _Shedder(self._obj, self._programs, self.kind.noun, self._options.slow_ns == 0, self.read_cells)
+
+    @property
+    def flight_recorder(self) -> FlightRecorder | None:
+        return self._flight
 
     def stop(self) -> None:
         if self._programs is not None:
@@ -256,6 +282,11 @@ class DefinedFlow(Flow):
         for number in range(1, following):
             if number not in self._groups and rows[number].used:
                 self._cells.follow(number, self._group(number))
+
+    def _named_rows(self) -> Named:
+        """The values of labels of all rows so far."""
+        self._follow()
+        return Named(rows={number: group.values for number, group in {0: self._group(0), **self._groups}.items()})
 
     def snapshot(self) -> Snapshot:
         obj, table = self._obj, self._table
@@ -327,23 +358,8 @@ class DefinedFlow(Flow):
         self._events += [self._event(dict(zip(self._fields, record)), offset) for record in records]
 
     def _event(self, record: dict[str, Any], offset: int) -> Event:
-        seen = record["seen"]
-        stages = {name: record[f"spent[{at}]"] for at, name in enumerate(self._stages) if seen >> at & 1}
-        if not self._kept:
-            stages = {self._stages[0]: record["total_ns"]}
-        outcomes = ("", *self.definition.outcomes)
-        fields: dict[str, Any] = {"key": f"{record['key']:#x}"}
-        if self.definition.value is not None:
-            fields |= {"value": record["value"], "unit": self.definition.value.unit}
-        fields |= {"begin_cpu": record["begin_cpu"], "end_cpu": record["end_cpu"]}
-        fields |= {"comm": tasks.comm(record["comm"]), "pid": record["tgid"], "tid": record["tid"]}
-        if record["outcome"]:
-            fields["outcome"] = outcomes[record["outcome"]] if record["outcome"] < len(outcomes) else "?"
-        if record["failed"]:
-            fields["failed"] = True
         words = [record[f"labels[{at}]"] for at in range(self._words)]
-        group = self.kind.group(*self._values(words))
-        return Event(group, record["end_ns"] + offset, record["total_ns"], stages, fields)
+        return self._decoder.event(record, self.kind.group(*self._values(words)), offset)
 
     def events(self) -> list[Event]:
         found, self._events = self._events, []

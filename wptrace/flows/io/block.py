@@ -20,12 +20,12 @@ from wptrace.engine.devices import LABELS, DeviceCells, Devices
 from wptrace.engine.filters import Filter, task
 from wptrace.engine.flow import NEVER_NS, FlightRecorder, Flow
 from wptrace.engine.hooks import BOTH, END, START, Field, Hook, Way, probe
+from wptrace.engine.recorder_size import RecorderSize
 from wptrace.engine.resolver import Loaded, load
 from wptrace.engine.sampling import Sampling
 from wptrace.flows.io import rules
 from wptrace.flows.io.kinds import FIELDS, REQUEST_EVENTS, STAGES
-from wptrace.flows.io.options import SAMPLE, SAVINGS, RecorderSize
-from wptrace.flows.io.part import Tracing
+from wptrace.flows.io.options import SAMPLE, SAVINGS
 from wptrace.flows.io.request_events import Events, counted, timed_out_bit
 from wptrace.kernel import blockdev, tasks
 from wptrace.kernel.blkstatus import to_errno
@@ -42,7 +42,7 @@ from wptrace.model.rows import Number, Rows, Shape, items, numbered
 if TYPE_CHECKING:
     from wptrace.bpf.layout import Structure
     from wptrace.capture.layout import Described
-    from wptrace.flows.io.parts.recorder import Recorder
+    from wptrace.engine.recorder import Recorder
 
 _G = Point("G", "request allocated")
 _D = Point("D", "issued to the driver")
@@ -187,9 +187,9 @@ class BlockFlow(Flow):
         self._sampling = Sampling()
         self._flight: Recorder | None = None
         if options.recorder is not None:
-            from wptrace.flows.io.parts.recorder import Recorder
+            from wptrace.engine.recorder import Recorder
 
-            self._flight = Recorder(options.recorder, options.recorder_slow_ns, self.kinds, RECORDS)
+            self._flight = Recorder(options.recorder, options.recorder_slow_ns, self.kinds, RECORDS, "requests")
 
     @staticmethod
     def configure(obj: BpfObject) -> None:
@@ -211,7 +211,7 @@ class BlockFlow(Flow):
             self._ring = Ring.of(obj.maps["records"], self._requests.layout, sink)
             reader.add(self._ring, self._take, rate=RATE)
         if self._flight is not None:
-            self._flight.start(Tracing(loaded, names, reader, self.recorder))
+            self._flight.start(obj, names)
         return self._started(self._filters(), self._sources(loaded), self._notes(loaded))
 
     def _filters(self) -> dict[str, Any]:
@@ -226,7 +226,7 @@ class BlockFlow(Flow):
             obj.maps["starts"].max_entries = obj.maps["requests"].max_entries = obj.constants["STATES"]
             obj.rodata.own_times = True
         if self._flight is not None:
-            self._flight.prepare(obj, len(self._devices.names))
+            self._flight.prepare(obj)
         if self._devices.stateful or self._flight is not None:
             obj.rodata.without_exchange = not trial.exchanges()
         if self._options.slow_ns is not None:
@@ -288,7 +288,7 @@ class BlockFlow(Flow):
                 " more)"
             )
         notes.append("throttle, fs, wakeup and return are not seen at this level; driver and complete are in device")
-        return [*notes, *(self._flight.notes(loaded) if self._flight is not None else ())]
+        return [*notes, *(self._flight.notes() if self._flight is not None else ())]
 
     def _take(self, records: list[Record]) -> None:
         self._records += records

@@ -3,7 +3,20 @@
 
 from __future__ import annotations
 
-from wptrace.model.book import INCONSISTENT, MISTAKEN_STACK, RECURSION, RING_FULL, UNMATCHED_END, UNMATCHED_START, Cause
+from wptrace.model.book import (
+    EARLIER,
+    INCONSISTENT,
+    MISTAKEN_STACK,
+    OVERWRITTEN,
+    RECURSION,
+    RING_FULL,
+    TORN,
+    UNMATCHED_END,
+    UNMATCHED_START,
+    UNNAMED,
+    UNRECORDED,
+    Cause,
+)
 
 OP_FULL = Cause("op_full", "the table of operations had no room")
 OP_UNENDED = Cause("op_unended", "the end of an asynchronous operation went unseen")
@@ -25,13 +38,8 @@ SILENT = Cause(
     "silent", "a read or write of io_uring that posts no completion (CQE_SKIP_SUCCESS): seen as requests only"
 )
 WAIT_FULL = Cause("wait_full", "there were more different waits than are tracked: the time of one is in no reason")
-UNRECORDED = Cause("unrecorded", "the recorder lost a record: an interrupt came while one was begun")
 UNNAMED_FILE = Cause("unnamed_file", "the recorder knows no path of a file: it had records of too many at once")
 SLEEP_FULL = Cause("sleep_full", "more tasks slept for requests at once than are tracked: a wait is not counted")
-OVERWRITTEN = Cause("overwritten", "in a dump: the recorder had room for newer records alone")
-TORN = Cause("torn", "in a dump: a record was being written while the recorder was read")
-EARLIER = Cause("earlier", "in a dump: a record is older than its begin, from which on nothing is missing")
-UNNAMED = Cause("unnamed", "in a dump: the name of a thread or the path of a file is not known")
 EXITED = Cause("exited", "the process of --pid has ended: what another one with its number does is not counted")
 NEIGHBOUR_UNKNOWN = Cause(
     "neighbour_unknown", "of an exact overlap: a request has no times of its own in the records, so it is not in it"

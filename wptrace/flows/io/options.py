@@ -10,6 +10,7 @@ from wptrace.engine.filters import Filter, cgroup, file, operation, task
 from wptrace.model.budget import EACH, Saving, times_of
 
 if TYPE_CHECKING:
+    from wptrace.engine.recorder_size import RecorderSize
     from wptrace.kernel.guests import Guest
 
 FILTERS = (
@@ -42,22 +43,6 @@ INTERFERENCE = Saving("interference", "interference")
 FS = Saving("fs", "operations and page-cache hits")
 SAMPLE = times_of("requests")
 SAVINGS = (INTERFERENCE, EACH, FS, SAMPLE)
-
-
-# The rate that `--recorder 30s` has room for; at a higher rate its window is shorter.
-RECORDER_RATE, RECORD_BYTES = 20_000, 104
-RECORDER_SMALLEST, RECORDER_LARGEST = 1 << 20, 1 << 32
-# With a size, the age of records is not limited.
-LONGEST_NS = 1 << 62
-
-
-class RecorderSize(NamedTuple):
-    window_ns: int
-    bytes: int
-
-    @classmethod
-    def of_time(cls, window_ns: int) -> RecorderSize:
-        return cls(window_ns, window_ns * RECORDER_RATE * RECORD_BYTES // 1_000_000_000)
 
 
 class Options(NamedTuple):

@@ -25,6 +25,7 @@ from wptrace.engine.filters.file import DIR, FILE
 from wptrace.engine.filters.task import PID
 from wptrace.engine.flow import FlightRecorder, Flow
 from wptrace.engine.hooks import Field, Hook, Way
+from wptrace.engine.recorder_size import RecorderSize
 from wptrace.engine.resolver import Loaded, load
 from wptrace.engine.sampling import Sampling
 from wptrace.engine.tracepoints import argument
@@ -35,7 +36,7 @@ from wptrace.flows.io import operations as io_operations
 from wptrace.flows.io.books import Books, Unseen
 from wptrace.flows.io.hooks import HOOKS, TICK_NS
 from wptrace.flows.io.kinds import KINDS, OPERATION, REQUEST
-from wptrace.flows.io.options import FILTERS, Options, RecorderSize
+from wptrace.flows.io.options import FILTERS, Options
 from wptrace.flows.io.part import Distributions, Part, Tracing
 from wptrace.flows.io.parts.counts import Counts
 from wptrace.flows.io.parts.file_systems import FileSystems
@@ -326,9 +327,9 @@ class PathFlow(Flow):
     def flight_recorder(self) -> FlightRecorder | None:
         if self._options.recorder is None:
             return None
-        from wptrace.flows.io.parts.recorder import Recorder
+        from wptrace.flows.io.parts.recorder import RecorderPart
 
-        return next(part for part in self._parts if isinstance(part, Recorder))
+        return next(part.recorder for part in self._parts if isinstance(part, RecorderPart))
 
     def shedder(self) -> PathShedder:
         from wptrace.flows.io.parts.shed import PathShedder
@@ -373,7 +374,7 @@ class PathFlow(Flow):
 
 def _recorder_fits() -> Check:
     """Check for the size of recorder that the manual names."""
-    from wptrace.flows.io.parts import recorder
+    from wptrace.engine import recorder
 
     size = RecorderSize.of_time(30_000_000_000).bytes
     lacking = recorder.does_not_fit(size)

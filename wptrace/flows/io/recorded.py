@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from wptrace.analysis.overlap import Span
-from wptrace.capture.records import Raw
+from wptrace.capture.records import Names, Raw
 from wptrace.flows.io.kinds import HIT, OPERATION, REQUEST, SPARSE
 from wptrace.flows.io.records import Made, maj_min
 from wptrace.flows.io.spans import OwnerNames
@@ -44,15 +44,6 @@ RECORDED = Raw(
         "RECORDED_FLAGS_SHIFT",
     ),
 )
-
-
-class Names(NamedTuple):
-    """Names that records refer to by number."""
-
-    tasks: Mapping[int, tuple[int, str, str]] = {}
-    """By tid: pid, cgroup and name."""
-    files: Mapping[tuple[int, int], str] = {}
-    """Paths by device and inode."""
 
 
 class Recorded:

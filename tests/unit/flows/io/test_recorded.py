@@ -11,8 +11,9 @@ from tests.unit.flows.io.test_records import packed
 from wptrace.analysis.overlap import Span
 from wptrace.bpf.object import BpfObject
 from wptrace.capture.layout import Described, facts
+from wptrace.capture.records import Names
 from wptrace.flows.io.options import PROCESS
-from wptrace.flows.io.recorded import RECORDED, Names, Recorded
+from wptrace.flows.io.recorded import RECORDED, Recorded
 from wptrace.flows.io.spans import OwnerNames
 from wptrace.model.report import Event
 

@@ -71,10 +71,10 @@ def chosen(options: Options, of: Devices, counts: Counts, operations: bool = Tru
 
         found.append(Sleeps())
     if options.recorder is not None:
-        from wptrace.flows.io.parts.recorder import NamedRecorder
+        from wptrace.flows.io.parts.recorder import RecorderPart
 
         kinds = KINDS if operations else REQUEST_KINDS
-        found.append(NamedRecorder(options.recorder, options.recorder_slow_ns, kinds, cgroups))
+        found.append(RecorderPart(options.recorder, options.recorder_slow_ns, kinds, cgroups))
     if options.by == CGROUP or options.emits_records or options.recorder is not None:
         from wptrace.flows.io.parts.tasks import Cgroups
 

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from wptrace.flows.io.parts.recorder import Whole, _areas, _entries, _ordered, _whole, does_not_fit
+from wptrace.engine.recorder import Whole, _areas, _entries, _ordered, _whole, does_not_fit
 from wptrace.kernel import memory
 
 _SIZE, _ROOM = 32, 8
