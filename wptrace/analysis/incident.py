@@ -4,6 +4,10 @@
 A request waits for those that its device had before it, so what was under way then says more than what ended
 meanwhile. It began with the first of those that were slow before it and follow one another closely: with no longer a
 pause than the slowest itself took.
+
+If all others of its kind came with it, their median says how long it takes while it is slow, and not how long as a
+rule. Then the median of other operations before them is all there is to compare with; it is no measure for this kind,
+so only other kinds may have become slow before the slowest did.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ MOST = 1 << 20
 """Of so many events it is known when they were where; the older half of them gives way to others."""
 UNUSUAL = 4
 """A beginning is looked for if an event took this many times as long as usual."""
-_SHORTEST_NS = 1_000
+_SHORTEST_NS, _NEVER = 1_000, 1 << 64
 _OWNERS = 20
 _FEW = 8
 _MOST_NAMES = 1 << 16
@@ -158,7 +162,8 @@ class _Look(NamedTuple):
         alike = [one for one in self._all(part) if one.at != self.own]
         usual = self._usual(alike)
         op = self._name(request, str(event.group.label("op"))).op
-        beginning = self._beginning(parts[part], op, alike, usual)
+        before = 0 if part == OUTSIDE else self._before(parts[part], op, alike, usual)
+        beginning = self._beginning(parts[part], op, alike, usual, known=not before)
         wall_ns = event.end_ns - _end(event)
         return Incident(
             event,
@@ -171,6 +176,7 @@ class _Look(NamedTuple):
             others,
             None if beginning is None else beginning._replace(begin_ns=beginning.begin_ns + wall_ns),
             left,
+            before,
         )
 
     @property
@@ -237,6 +243,26 @@ class _Look(NamedTuple):
         whole = _median([ns for values in found.values() for ns in values])
         return {op: _median(values) if len(values) >= _FEW else whole for op, values in found.items()}
 
+    def _before(self, slowest: _Part, op: str, parts: Collection[_Part], usual: dict[str, int]) -> int:
+        """The median of other kinds before the first of its own; 0 if its own kind has a baseline, or they have none.
+
+        It has none if all of them took about as long, other kinds took much less before, and that was the longer time.
+        """
+        alike, names = self.columns.alike, self.names
+        mine = [one.begin_ns for one in parts if names[alike[one.at]].op == op]
+        if not mine or self._is_unusual(slowest.ns, usual.get(op, 0)):
+            return 0
+        first_ns, last_ns = min(*mine, slowest.begin_ns), max(*mine, slowest.begin_ns)
+        earlier = [one for one in parts if one.end_ns <= first_ns]
+        if len(earlier) < _FEW or first_ns - min(one.begin_ns for one in earlier) <= last_ns - first_ns:
+            return 0
+        found = _median([one.ns for one in earlier])
+        return found if self._is_unusual(usual.get(op, 0), found) else 0
+
+    @staticmethod
+    def _is_unusual(ns: int, usual: int) -> bool:
+        return ns >= UNUSUAL * max(usual, _SHORTEST_NS)
+
     def _under_way(self, slow: _Part) -> tuple[list[UnderWay], UnderWay | None]:
         """Of the others, while a slow one was on its way."""
         on, names = self._on(), self.names
@@ -254,11 +280,16 @@ class _Look(NamedTuple):
         shown, rest = rows[:_OWNERS], rows[_OWNERS:]
         return shown, UnderWay(OTHERS, "", *map(sum, zip(*(one[2:] for one in rest)))) if rest else None
 
-    def _beginning(self, slowest: _Part, op: str, parts: Collection[_Part], usual: dict[str, int]) -> Beginning | None:
-        if slowest.ns < UNUSUAL * max(usual.get(op, 0), _SHORTEST_NS):
+    def _beginning(
+        self, slowest: _Part, op: str, parts: Collection[_Part], usual: dict[str, int], known: bool
+    ) -> Beginning | None:
+        """Unless it is `known` how long its own kind takes, only others may have begun it."""
+        if not parts or (known and not self._is_unusual(slowest.ns, usual.get(op, 0))):
             return None
         # In the middle between what is usual and the slowest, as factors are compared.
         limits = {name: isqrt(max(ns, _SHORTEST_NS) * slowest.ns) for name, ns in usual.items()}
+        if not known:
+            limits[op] = _NEVER
         least = [limits[one.op] for one in self.names]
         before = [one for one in parts if one.begin_ns <= slowest.begin_ns]
         slow = [one for one in before if one.ns >= least[self.columns.alike[one.at]]]
@@ -268,6 +299,8 @@ class _Look(NamedTuple):
                 break
             if one.begin_ns < first.begin_ns:
                 first = one
+        if first is slowest and not known:
+            return None
         name = self._name(first.at, op)
         return Beginning(
             first.begin_ns,

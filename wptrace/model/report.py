@@ -180,6 +180,8 @@ class Incident(NamedTuple):
     """Unless it took no longer than usual."""
     left: int = 0
     """So many events, the oldest ones, were not looked at."""
+    before_ns: int = 0
+    """Where all that are alike came with it, and took about as long: the median of other operations before them."""
 
 
 class Report(NamedTuple):

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.unit.outputs import path
 from tests.unit.outputs.samples import MS, NOON, SECOND
 from wptrace.analysis.incident import BEFORE, DEVICE, OUTSIDE, Incidents
@@ -12,6 +14,7 @@ from wptrace.analysis.neighbours import Owner
 from wptrace.analysis.overlap import Span
 from wptrace.model.kind import Kind
 from wptrace.model.report import Beginning, Event, Incident, UnderWay
+from wptrace.outputs.text.incident import as_json, lines
 
 US = 1_000
 WAITED_FOR = ("operation", "hit")
@@ -162,6 +165,92 @@ def test_where_all_are_alike_nothing_began() -> None:
     usual(made)
     add(made, SECOND, 3 * MS)
     assert found(made).beginning is None
+
+
+def only_while_slow(to: Incidents, since: int, many: int = 20, op: str = "write") -> Event:
+    """Others of a kind, each of some 40 ms, of which the last one is the slowest."""
+    for at in range(many):
+        add(to, since + at * 50 * MS, 40 * MS if at else 44 * MS, who="backup", op=op)
+    return add(to, since + many * 50 * MS, 45 * MS, op=op)
+
+
+def test_a_kind_that_came_only_while_it_was_slow_has_no_baseline() -> None:
+    """Its own median would say that nothing is unusual."""
+    made = incidents()
+    usual(made, 3000)
+    slow = only_while_slow(made, 3 * SECOND)
+    incident = found(made)
+    assert (incident.event, incident.usual_ns, incident.before_ns) == (slow, 40 * MS, 900 * US)
+    # Reads would be a measure of reads alone.
+    assert incident.beginning is None
+    text = "\n".join(lines(incident, dates=False))
+    assert (
+        "the median of others is 40.0 ms, which all came with it: before, that of other operations was 900 us" in text
+    )
+    assert "how long others of its kind take as a rule is not known" in text
+    assert "not unusual" not in text
+    assert as_json(incident)["before_ns"] == 900 * US
+
+
+def test_other_kinds_say_since_when_it_is_slow() -> None:
+    made = incidents()
+    usual(made, 3000)
+    first = add(made, 3 * SECOND - 30 * MS, 41 * MS, who="reader")
+    only_while_slow(made, 3 * SECOND)
+    for at in range(20):
+        add(made, 3 * SECOND + at * 50 * MS, 39 * MS, who="reader")
+    incident = found(made)
+    assert incident.before_ns == 900 * US
+    beginning = incident.beginning
+    assert beginning is not None
+    assert (beginning.begin_ns, beginning.op, beginning.owner) == (first.start_ns, "read", "reader[7]")
+    # The slowest, and reads alone.
+    assert beginning.slow == 22
+
+
+def test_a_kind_that_was_always_as_slow_has_its_own_baseline() -> None:
+    made = incidents()
+    only_while_slow(made, 0)
+    usual(made, 3000, SECOND + 100 * MS)
+    only_while_slow(made, 5 * SECOND)
+    assert found(made).before_ns == 0
+
+
+@pytest.mark.parametrize("reads", [0, 7, 900])
+def test_there_must_be_enough_before_it(reads: int) -> None:
+    """Of a longer time, and of more than a few."""
+    made = incidents()
+    usual(made, reads)
+    only_while_slow(made, 3 * SECOND if reads == 7 else reads * MS)
+    incident = found(made)
+    assert (incident.usual_ns, incident.before_ns, incident.beginning) == (40 * MS, 0, None)
+
+
+def test_a_kind_that_is_unusual_among_its_own_needs_no_other() -> None:
+    made = incidents()
+    usual(made, 3000)
+    for at in range(100):
+        add(made, 3 * SECOND + at * 10 * MS, 5 * MS, op="write")
+    add(made, 4 * SECOND, 45 * MS, op="write")
+    incident = found(made)
+    assert (incident.usual_ns, incident.before_ns) == (5 * MS, 0)
+    assert incident.beginning is not None
+
+
+def test_a_kind_that_takes_about_as_long_as_others_did_was_not_slow() -> None:
+    made = incidents()
+    usual(made, 3000)
+    for at in range(20):
+        add(made, 3 * SECOND + at * 10 * MS, 3 * MS, op="write")
+    assert found(made).before_ns == 0
+
+
+def test_one_alone_is_compared_with_nothing() -> None:
+    made = incidents()
+    add(made, 0, 45 * MS)
+    incident = found(made)
+    assert (incident.usual_ns, incident.beginning) == (0, None)
+    assert "there are no others to compare it with" in lines(incident, dates=False)
 
 
 def test_old_ones_give_way() -> None:

@@ -46,6 +46,8 @@ def where(found: Incident) -> str:
     stage = longest_stage(found.event)
     named = f" (stage {stage})" if stage and stage != found.part else ""
     usual = f"; the median of others is {units.duration(found.usual_ns)}" if found.usual_ns else ""
+    if found.before_ns:
+        usual += f", which all came with it: before, that of other operations was {units.duration(found.before_ns)}"
     return f"{units.duration(found.part_ns)} of it, {share:.0%}, were {WHERE[found.part]}{named}{usual}"
 
 
@@ -80,6 +82,10 @@ def _many(one: UnderWay) -> str:
 
 def beginning(found: Incident, dates: bool) -> str:
     first = found.beginning
+    if first is None and found.before_ns:
+        return "how long others of its kind take as a rule is not known: there are none before it was slow"
+    if first is None and not found.usual_ns:
+        return "there are no others to compare it with"
     if first is None:
         return "others took as long: it is the slowest, and not unusual"
     who = f"{first.op} by {printable(first.owner)}" if first.owner else first.op
@@ -114,6 +120,7 @@ def as_json(found: Incident) -> dict[str, Any]:
         "part": found.part,
         "part_ns": found.part_ns,
         "usual_ns": found.usual_ns,
+        **({"before_ns": found.before_ns} if found.before_ns else {}),
         "queued_ns": found.moment_ns,
         "under_way": [one._asdict() for one in found.under_way],
         **({} if found.others is None else {"others": _counts(found.others)}),
