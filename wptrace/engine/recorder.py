@@ -248,8 +248,7 @@ def _runs(numbers: memoryview, begin: int, end: int, number: int) -> Iterator[tu
     since = begin
     for place in range(begin, end, _COMPARED):
         until = min(place + _COMPARED, end)
-        first = number + place - begin + 1
-        wanted = array("I", map(_HALF_WORD.__and__, range(first, first + until - place)))
+        wanted = _numbers(number + place - begin + 1, until - place)
         found = numbers[place:until]
         if found.tobytes() == wanted.tobytes():
             continue
@@ -260,6 +259,14 @@ def _runs(numbers: memoryview, begin: int, end: int, number: int) -> Iterator[tu
                 since = at + 1
     if end > since:
         yield since, end - since
+
+
+def _numbers(first: int, count: int) -> array[int]:
+    """So many consecutive numbers as records have them, with 32 bits."""
+    first &= _HALF_WORD
+    found = range(first, first + count)
+    # To look at each of them takes three times as long.
+    return array("I", found if found.stop - 1 <= _HALF_WORD else map(_HALF_WORD.__and__, found))
 
 
 def _ordered(ends: memoryview, areas: Sequence[Whole], since_ns: int) -> tuple[Sequence[int], int]:
