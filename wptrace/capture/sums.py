@@ -121,6 +121,25 @@ def part(report: Report, kinds: Sequence[Kind], keeps: Callable[[Group], bool]) 
     return report._replace(books=books, cells=arranged(cells, kinds), counters=counters)
 
 
+class _Row:
+    """Events of a group: times that are not added up yet, and what else is counted of them."""
+
+    __slots__ = ("bytes", "counts", "times")
+
+    def __init__(self) -> None:
+        self.times: list[tuple[Mapping[str, int], int]] = []
+        self.bytes = 0
+        self.counts = Counter[str]()
+
+    def add(self, fields: Mapping[str, Any]) -> None:
+        """Add an object of a definition."""
+        value, unit, outcome = fields.get("value"), fields.get("unit"), fields.get("outcome")
+        if type(value) is int and isinstance(unit, str):
+            self.counts[unit] += value
+        if isinstance(outcome, str):
+            self.counts[outcome] += 1
+
+
 class Singles:
     """Adds up events as the programs of the kernel would have."""
 
@@ -128,25 +147,21 @@ class Singles:
         self._kinds = {kind.name: kind for kind in kinds}
         self._order = kinds
         self._bounded = Bounded(_MOST)
-        self._times: dict[Group, list[tuple[Mapping[str, int], int]]] = {}
+        self._rows: dict[Group, _Row] = {}
         self._cells: dict[Group, dict[str, Distribution]] = {}
-        self._bytes: Counter[Group] = Counter()
-        self._counters: dict[Group, Counter[str]] = {}
         self._failed: Counter[str] = Counter()
         self._held = 0
         self.count = 0
 
     def add(self, event: Event) -> None:
-        group, fields = self._bounded.of(event.group), event.fields
-        if group in self._times:
-            self._times[group].append((event.stages, event.total_ns))
-        else:
-            self._times[group] = [(event.stages, event.total_ns)]
+        group, fields = event.group, event.fields
+        row = self._rows.get(group) or self._rows.setdefault(self._bounded.of(group), _Row())
+        row.times.append((event.stages, event.total_ns))
         size = fields.get("result") if "length" in fields else fields.get(BYTES)
         if type(size) is int and size > 0:
-            self._bytes[group] += size
+            row.bytes += size
         if group.kind.nested:
-            self._add_counters(group, fields)
+            row.add(fields)
         if fields.get("error") or fields.get("failed"):
             self._failed[group.kind.book] += 1
         self.count += 1
@@ -154,19 +169,13 @@ class Singles:
         if self._held > _HELD:
             self._count()
 
-    def _add_counters(self, group: Group, fields: Mapping[str, Any]) -> None:
-        """Add what else is counted of an object of a definition."""
-        value, unit, outcome = fields.get("value"), fields.get("unit"), fields.get("outcome")
-        counts = self._counters.setdefault(group, Counter())
-        if type(value) is int and isinstance(unit, str):
-            counts[unit] += value
-        if isinstance(outcome, str):
-            counts[outcome] += 1
-
     def _count(self) -> None:
         """Of many at once, which takes a small part of the time."""
         self._held = 0
-        for group, found in self._times.items():
+        for group, row in self._rows.items():
+            found, row.times = row.times, []
+            if not found:
+                continue
             cells = self._cells.setdefault(group, {})
             columns: dict[str, Sequence[int]] = {TOTAL: [total for _, total in found]}
             keys = found[0][0].keys()
@@ -178,7 +187,6 @@ class Singles:
             for name, values in columns.items():
                 if name in group.kind:
                     cells.setdefault(name, Distribution()).merge(_of(values))
-        self._times = {}
 
     def report(self, ts_ns: int, duration_ns: int, books: Mapping[str, Book]) -> Report:
         self._count()
@@ -193,12 +201,12 @@ class Singles:
             # What took no time is left out of those that are rare.
             for found in cells[of].values():
                 found.add_zeros(whole - found.count)
-            if kind.sized and not kind.nested:
-                counters[of] = {BYTES: self._bytes[group]}
-            elif kind.nested:
+            row = self._rows[group]
+            if kind.nested:
                 declared = {one.name for one in kind.counters}
-                counts = self._counters.get(group, Counter[str]())
-                counters[of] = {name: count for name, count in counts.items() if name in declared}
+                counters[of] = {name: count for name, count in row.counts.items() if name in declared}
+            elif kind.sized:
+                counters[of] = {BYTES: row.bytes}
         made = {}
         for name, book in books.items():
             made[name] = Book()

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from operator import itemgetter
+from itertools import accumulate
+from operator import itemgetter, sub
 from typing import TYPE_CHECKING, Any
 
 from wptrace.analysis.overlap import Span
@@ -66,41 +67,35 @@ class Recorded:
         order = layout.enum("recorded_time")
         self._first = self._at["times[0]"]
         places = {name: self._first + place for place, name in enumerate(order)}
-        self._points = itemgetter(*map(places.__getitem__, ("queued", "got", "issued", "handed", "seen", "completed")))
-        self._outer = itemgetter(places["start"], places["issued_to_fs"])
+        inner = ("queued", "got", "issued", "handed", "seen", "completed")
+        self._of_call, self._of_asynchronous = (
+            itemgetter(*map(places.__getitem__, order))
+            for order in (("start", *inner, "issued_to_fs"), ("start", "issued_to_fs", *inner))
+        )
+        self._points = itemgetter(*map(places.__getitem__, inner))
         self._of_span = itemgetter(*map(places.__getitem__, ("queued", "issued", "completed")))
         self._count = len(order)
+        self._end_at = self._at["end_ns"]
         self.names = Names()
 
     # --- Times --------------------------------------------------------------------------------------------------------
 
     def _ages(self, record: Sequence[Any], unit: int) -> list[int]:
         """The time from each point of a request to the end."""
-        end = record[self._at["end_ns"]] >> unit
-        ages = [(end - time) & _HALF for time in self._points(record)]
-        if max(ages) >= _LATER:
-            ages = [0 if age >= _LATER else age for age in ages]
+        ages = _before(record[self._end_at] >> unit, self._points(record))
         return [age << unit for age in ages] if unit else ages
 
     def _both(self, record: Sequence[Any], interface: int) -> tuple[dict[str, int], int]:
         """Stages and total of an operation with its request."""
-        ages = self._ages(record, 0)
-        start, other = self._outer(record)
-        end = record[self._at["end_ns"]]
-        start, other = (end - start) & _HALF, (end - other) & _HALF
-        start, other = (0 if age >= _LATER else age for age in (start, other))
-        names = _ASYNCHRONOUS if interface else _OF_CALL
-        points = [other, *ages] if interface else [*ages, other]
-        stages: dict[str, int] = {}
-        at = start
-        for name, age in zip(names, points):
-            if age < at:
-                stages[name] = at - age
-                at = age
-            else:
-                stages[name] = 0
+        names, points = (_ASYNCHRONOUS, self._of_asynchronous) if interface else (_OF_CALL, self._of_call)
+        ages = _before(record[self._end_at], points(record))
+        start = ages[0]
+        if ages != sorted(ages, reverse=True):
+            # What seems to come earlier than the point before it comes with that.
+            ages = list(accumulate(ages, min))
+        stages = dict(zip(names, map(sub, ages, ages[1:])))
         # An asynchronous operation ends when it is reported: no task runs again and returns.
-        stages["wakeup" if interface else "return"] = at
+        stages["wakeup" if interface else "return"] = ages[-1]
         if interface and not stages["submit"]:
             del stages["submit"]
         return stages, start
@@ -127,6 +122,7 @@ class Recorded:
         stages_at = at["stages"]
         disk_at = at["dev"]
         tasks, files, letters = self.names.tasks, self.names.files, Made(lambda key: self._letters(*key))
+        disks = Made(maj_min)
         # Made for each call: a slot may have been given to another device.
         groups = Made(lambda key: self._group(*key))
         for record in records:
@@ -156,15 +152,18 @@ class Recorded:
                 if interface:
                     fields["interface"] = self._interfaces[interface]
                 inode, place = record[inode_at], record[offset_at]
-                fields["path"] = files.get((record[dev_at], inode)) or _unnamed(record[dev_at], inode)
-                fields["inode"] = inode
-                fields["offset"] = place if place >= 0 else None
-                fields["length"] = record[length_at]
-                fields["result"] = done
-                fields["error"] = -done if -4096 < done < 0 else 0
-                fields["requests"] = 1 if kind == "both" else record[bytes_at]
-                fields["readahead"] = 0 if kind == "both" else record[flags_at]
-                fields["deleted"], fields["interference"] = None, []
+                fields |= {
+                    "path": files.get((record[dev_at], inode)) or _unnamed(record[dev_at], inode),
+                    "inode": inode,
+                    "offset": place if place >= 0 else None,
+                    "length": record[length_at],
+                    "result": done,
+                    "error": -done if -4096 < done < 0 else 0,
+                    "requests": 1 if kind == "both" else record[bytes_at],
+                    "readahead": 0 if kind == "both" else record[flags_at],
+                    "deleted": None,
+                    "interference": [],
+                }
             if kind in ("both", "request"):
                 where = record[sector_at]
                 # A flush has no sector.
@@ -172,7 +171,7 @@ class Recorded:
                 fields["bytes"] = record[bytes_at]
                 op = self._block_ops[record[op_at]]
                 fields["rwbs"] = letters[op, record[flags_at]]
-                fields["maj_min"] = maj_min(record[disk_at])
+                fields["maj_min"] = disks[record[disk_at]]
             fields["cpus"] = _NO_CPUS
             fields["clock"] = {"end_ns": record[end_at]}
             yield Event(group, record[end_at] + wall_offset_ns, total, stages, fields)
@@ -199,8 +198,9 @@ class Recorded:
                 continue
             unit = self._coarse_shift if bits & self._coarse else 0
             end, tid = record[end_at], record[tid_at]
-            ages = [(end >> unit) - time & _HALF for time in times_of(record)]
-            queued, issued, completed = (0 if age >= _LATER else age << unit for age in ages)
+            queued, issued, completed = _before(end >> unit, times_of(record))
+            if unit:
+                queued, issued, completed = queued << unit, issued << unit, completed << unit
             pid, cgroup, comm = tasks.get(tid, _NO_TASK)
             yield Span(
                 self._names[record[slot_at]],
@@ -211,6 +211,12 @@ class Recorded:
                 end - issued,
                 end - completed,
             )
+
+
+def _before(end: int, times: Sequence[int]) -> list[int]:
+    """How long before the end they were, of which their lower halves are known."""
+    ages = [end - time & _HALF for time in times]
+    return [0 if age >= _LATER else age for age in ages] if max(ages) >= _LATER else ages
 
 
 def _unnamed(dev: int, inode: int) -> str:

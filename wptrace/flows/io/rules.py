@@ -164,9 +164,11 @@ class InTheWay:
         self._times: Counter[Group] = Counter()
 
     def add(self, event: Event) -> None:
-        # Events of a capture may have any fields.
-        with suppress(LookupError, TypeError, AttributeError):
-            self._add_of(event)
+        fields = event.fields
+        if "commit" in fields or fields.get("interference"):
+            # Events of a capture may have any fields.
+            with suppress(LookupError, TypeError, AttributeError):
+                self._add_of(event)
 
     def _add_of(self, event: Event) -> None:
         # If most of the commit was the task's own work, it waited for itself.

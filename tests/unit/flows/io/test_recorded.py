@@ -112,6 +112,15 @@ def test_what_seems_to_come_after_the_end_comes_with_it(obj: BpfObject, layout: 
     assert span.completed_ns == END
 
 
+def test_what_seems_to_come_before_the_point_before_it_comes_with_that(obj: BpfObject, layout: Described) -> None:
+    """By the clocks of two CPUs."""
+    ages = {"start": 900, "queued": 800, "got": 850, "issued": 600, "handed": 650, "seen": 50, "completed": 40}
+    event, _ = decoded(layout, record(layout, obj, "both", stages=1, ages={**ages, "issued_to_fs": 10}))
+    stages = {name: ns for name, ns in event.stages.items() if ns}
+    assert stages == {"fs": 100, "queue": 200, "device": 550, "complete": 10, "wakeup": 30, "return": 10}
+    assert sum(stages.values()) == event.total_ns == 900
+
+
 @pytest.mark.parametrize("took", [0xFFEF_FFFF, 4_300_000_000, 3600 * 10**9])
 def test_a_request_of_more_than_a_lower_half_is_in_coarse_units(obj: BpfObject, layout: Described, took: int) -> None:
     unit = layout.constants["RECORDED_COARSE_SHIFT"] if took >= 0xFFF0_0000 else 0
