@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from wptrace.analysis import load
 from wptrace.analysis.chance import FEWEST
 from wptrace.analysis.changes import Change
 from wptrace.analysis.diff import Difference
@@ -25,6 +26,7 @@ _MIX = 0.3
 # Who, what or where had such a share of it is named.
 _MOST = 0.5
 _MOST_OF_OWNERS, _WAITED = 0.66, 0.4
+_DEEPER = 1.5
 
 
 class ChangePart(NamedTuple):
@@ -151,6 +153,8 @@ class Blame(NamedTuple):
     began_ns: int | None
     """When it began: time of day; None where it is so from the start of B on, or cannot be told."""
     advice: str
+    deeper: tuple[float, float] | None = None
+    """The queue depths of the device in A and B, if requests wait there for more others than before."""
 
 
 SHARED = ("throttle", "queue", "device")
@@ -179,7 +183,16 @@ def blame(difference: Difference, advice: Mapping[str, str]) -> Blame | None:
         wait,
         began(difference, main, part),
         look,
+        _deeper(difference, device) if device and grew and part.stage in SHARED else None,
     )
+
+
+def _deeper(difference: Difference, device: str) -> tuple[float, float] | None:
+    depths = [
+        next((one.queue_depth for one in load.of(side.report) if one.dev == device), 0.0)
+        for side in (difference.a, difference.b)
+    ]
+    return (depths[0], depths[1]) if depths[0] and depths[1] >= _DEEPER * depths[0] else None
 
 
 def _main(difference: Difference) -> tuple[Change, ChangePart] | None:

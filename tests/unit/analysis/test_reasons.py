@@ -9,10 +9,11 @@ import pytest
 
 from tests.unit.analysis.made_sides import SECOND, Load, seeded, side
 from wptrace.analysis.diff import Side, difference
+from wptrace.analysis.load import BUSY_MS, LOAD, STAMPED
 from wptrace.analysis.reasons import _Level, blame, parts_of, since
 from wptrace.analysis.split import SAME
 from wptrace.analysis.waits import WAIT
-from wptrace.flows.io.kinds import KINDS, WITHIN
+from wptrace.flows.io.kinds import KINDS, REQUEST, WITHIN
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import TOTAL
 from wptrace.outputs.text import changes
@@ -113,3 +114,51 @@ def test_parts_that_are_told_add_up() -> None:
 def test_nothing_is_blamed_for_chance() -> None:
     rand = seeded(5)
     assert blame(difference(side([Load(100, _QUICK)], rand), side([Load(100, _QUICK)], rand), WITHIN), {}) is None
+
+
+def with_queue(one: Side, requests_at_a_time: float) -> Side:
+    """With what the kernel says of its device, and requests that are there so many at a time."""
+    total = Distribution()
+    total.add(round(requests_at_a_time * one.report.duration_ns))
+    cells = {**one.report.cells, REQUEST.group("sda", "read"): {TOTAL: total}}
+    counters = {**one.report.counters, LOAD.group("sda"): {STAMPED: 1, BUSY_MS: 10}}
+    return one._replace(report=one.report._replace(cells=cells, counters=counters))
+
+
+@pytest.mark.parametrize("threads", [2, 8])
+def test_a_slower_device_is_to_blame_however_deep_its_queue_is(threads: int) -> None:
+    """The same load of a device that takes 1.5 times as long: that its queue is deeper explains nothing away."""
+    rand = seeded(7)
+    slow = {**_QUICK, "device": (150_000.0, 0.1)}
+    a, b = side([Load(200, _QUICK)], rand), side([Load(200, slow)], rand)
+    found = difference(with_queue(a, 1.0), with_queue(b, threads), WITHIN)
+    blamed = blame(found, {})
+    assert blamed is not None
+    assert (blamed.part.reason, blamed.part.stage, blamed.device) == (SAME, "device", "sda")
+    assert blamed.part.ns > 0.95 * (blamed.change.split.b_ns - blamed.change.split.a_ns)
+    verdict = list(changes.verdict(blamed, found, False))
+    assert "in device of sda" in verdict[0]
+    assert verdict[1] == (
+        f"also: the queue of sda is deeper (1.00 -> {threads}.00 requests at a time): more are sent at once, or each"
+        " takes longer"
+    )
+    assert changes.as_verdict(blamed, found)["queue_depth"] == {"a": 1.0, "b": threads}
+
+
+def test_a_queue_that_is_as_deep_as_before_is_not_named() -> None:
+    rand = seeded(7)
+    slow = {**_QUICK, "device": (150_000.0, 0.1)}
+    a, b = side([Load(200, _QUICK)], rand), side([Load(200, slow)], rand)
+    for one, other in ((1.0, 1.2), (0.0, 3.0)):
+        found = difference(with_queue(a, one), with_queue(b, other), WITHIN)
+        blamed = blame(found, {})
+        assert blamed is not None
+        assert blamed.deeper is None
+        assert changes.as_verdict(blamed, found)["queue_depth"] is None
+    # Nor where something else is slower, or the device quicker.
+    later = {**_QUICK, "fs": (90_000.0, 0.1)}
+    for before, after in ((a, side([Load(200, later)], rand)), (b, a)):
+        found = difference(with_queue(before, 1.0), with_queue(after, 3.0), WITHIN)
+        blamed = blame(found, {})
+        assert blamed is not None
+        assert blamed.deeper is None

@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import random
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
 
 import pytest
 
@@ -120,3 +123,54 @@ def test_the_p99_of_another_mix_is_mix() -> None:
 def test_without_labels_all_is_one_class() -> None:
     found = split({(): sums(10, 5, 5)}, {(): sums(10, 5, 8)}, ())
     assert [(part.reason, part.column, part.ns) for part in found.parts] == [(SAME, 2, 3)]
+
+
+def by_depth(times: Iterator[tuple[float, float]]) -> dict[Class, Sums]:
+    """Classes by how many were under way when a request came."""
+    every = list(times)
+    begins, ends = sorted(begin for begin, _ in every), sorted(end for _, end in every)
+    found: dict[Class, Sums] = {}
+    for begin, end in every:
+        depth = bisect_left(begins, begin) - bisect_right(ends, begin)
+        one = found.setdefault((str(depth),), Sums(1))
+        one.count += 1
+        one.times = [ns + round(end - begin) for ns in one.times]
+    return found
+
+
+def at_random(rand: random.Random, service: float, apart: float) -> Iterator[tuple[float, float]]:
+    """Requests that come whether or not others are done, of a device that works on one at a time."""
+    now = free = 0.0
+    for _ in range(20_000):
+        now += rand.expovariate(1 / apart)
+        free = max(now, free) + rand.expovariate(1 / service)
+        yield now, free
+
+
+def of_threads(rand: random.Random, service: float, many: int) -> Iterator[tuple[float, float]]:
+    """Those of threads that think for a millisecond after each."""
+    ready = [rand.expovariate(1e-6) for _ in range(many)]
+    heapify(ready)
+    free = 0.0
+    for _ in range(20_000):
+        now = heappop(ready)
+        free = max(now, free) + rand.expovariate(1 / service)
+        yield now, free
+        heappush(ready, free + rand.expovariate(1e-6))
+
+
+def test_depth_as_a_class_would_explain_a_slower_device_away() -> None:
+    """Why it is none (docs/decisions/queue-depth.md, with these figures): means in us, and the percentage that
+    would be called different work."""
+    rand = seeded(35)
+    called = []
+    for a, b in (
+        (at_random(rand, 1e5, 2e5), at_random(rand, 1.1e5, 2e5)),
+        (at_random(rand, 1e5, 2e5), at_random(rand, 1.5e5, 2e5)),
+        (of_threads(rand, 1e5, 4), of_threads(rand, 1.5e5, 4)),
+        (of_threads(rand, 1e5, 4), of_threads(rand, 1e5, 12)),
+        (at_random(rand, 1e5, 2.5e5), at_random(rand, 1e5, 1.43e5)),
+    ):
+        found = split(by_depth(a), by_depth(b), ("depth",))
+        called.append((found.a_ns // 1000, found.b_ns // 1000, 100 * found.of("depth") // (found.b_ns - found.a_ns)))
+    assert called == [(198, 239, 53), (198, 599, 66), (131, 224, 22), (132, 368, 99), (164, 346, 98)]

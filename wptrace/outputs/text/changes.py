@@ -322,6 +322,7 @@ def verdict(found: Blame, difference: Difference, dates: bool) -> Iterator[str]:
         way = f"{units.duration(abs(part.ns))} {'longer' if part.ns > 0 else 'shorter'}"
         yield f"verdict: {what} are {way} {words_of(part, change, difference)}{wait}{when}"
         yield "but: whether that changed their whole time could be chance"
+        yield from _queue(found)
         if found.advice:
             yield f"look at: {printable(found.advice)}"
         return
@@ -331,10 +332,21 @@ def verdict(found: Blame, difference: Difference, dates: bool) -> Iterator[str]:
         return
     share = abs(part.ns) / abs(change.split.b_ns - change.split.a_ns)
     yield f"{line}, {min(share, 1.0):.0%} of it {words_of(part, change, difference)}{wait}{when}"
+    yield from _queue(found)
     if part.reason not in (SAME, EITHER):
         yield "look at: who sends other work than before; nothing says that the same work is slower"
     elif found.advice:
         yield f"look at: {printable(found.advice)}"
+
+
+def _queue(found: Blame) -> Iterator[str]:
+    """A slower device has a deeper queue, too, so this explains nothing by itself (docs/decisions/queue-depth.md)."""
+    if found.deeper is not None:
+        a, b = found.deeper
+        yield (
+            f"also: the queue of {printable(found.device)} is deeper ({a:.2f} -> {b:.2f} requests at a time): more are"
+            " sent at once, or each takes longer"
+        )
 
 
 def _factor(mean: Figure) -> str:
@@ -358,4 +370,5 @@ def as_verdict(found: Blame, difference: Difference) -> dict[str, object]:
         "wait": found.wait,
         "since_ns": found.began_ns,
         "advice": found.advice,
+        "queue_depth": None if found.deeper is None else dict(zip("ab", (round(one, 4) for one in found.deeper))),
     }
