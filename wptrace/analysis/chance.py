@@ -67,8 +67,9 @@ def of_levels(tops: Sequence[int], bottoms: Sequence[int], single: float) -> tup
 
 
 def either(one: Odds, other: Odds) -> Odds:
-    """Two looks at the same: the one that shows more, which costs half of what it shows."""
-    return Odds(one.error, min(2 * min(one.p, other.p), 1.0))
+    """Two looks at the same: the one that shows more, which costs half of what it shows, unless the other one agrees
+    (Simes)."""
+    return Odds(one.error, min(2 * min(one.p, other.p), max(one.p, other.p)))
 
 
 def of_parts(found: Sequence[float]) -> Noise:
@@ -133,11 +134,13 @@ def _fraction(x: float, a: float, b: float) -> float:
 
 
 def real(tests: Sequence[Odds], level: float = LEVEL) -> list[bool]:
-    """Which of them are no chance, all of them together (Holm): the more is asked, the more each has to show."""
+    """Which of them are no chance, all of them together: the more is asked, the more each has to show, and where many
+    show something each has to show less (Hochberg). Figures of the same requests go up and down together, as that
+    needs."""
     order = sorted(range(len(tests)), key=lambda place: tests[place].p)
+    enough = [tests[place].p <= level / (len(order) - rank) for rank, place in enumerate(order)]
+    many = max((rank + 1 for rank, is_enough in enumerate(enough) if is_enough), default=0)
     found = [False] * len(tests)
-    for rank, place in enumerate(order):
-        if tests[place].p > level / (len(tests) - rank):
-            break
+    for place in order[:many]:
         found[place] = True
     return found

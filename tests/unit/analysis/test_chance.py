@@ -43,6 +43,20 @@ def test_the_more_is_asked_the_more_each_has_to_show() -> None:
     assert chance.real([]) == []
 
 
+def test_where_many_show_something_each_has_to_show_less() -> None:
+    some, less, no = Odds(1.0, 0.03), Odds(1.0, 0.04), Odds(1.0, 0.06)
+    assert chance.real([some]) == [True]
+    assert chance.real([less, some]) == [True, True]
+    assert chance.real([some, no]) == [False, False]
+    assert chance.real([no, Odds(1.0, 0.02)]) == [False, True]
+
+
+def test_of_two_looks_the_better_one_counts_half_unless_they_agree() -> None:
+    assert chance.either(Odds(1.0, 0.01), Odds(2.0, 0.5)) == Odds(1.0, 0.02)
+    assert chance.either(Odds(1.0, 0.5), Odds(2.0, 0.01)) == Odds(1.0, 0.02)
+    assert chance.either(Odds(1.0, 0.01), Odds(2.0, 0.012)) == Odds(1.0, 0.012)
+
+
 def test_stretches_that_differ_make_a_mean_uncertain() -> None:
     counts = [100] * 8
     steady = chance.of_ratio([10_000] * 8, counts, 1.0)

@@ -48,6 +48,22 @@ def test_a_stage_that_is_slower_by_10_percent_is_found() -> None:
     assert hits >= 95
 
 
+def test_where_seconds_differ_it_takes_more_of_them() -> None:
+    """2,000 requests in each, of a load whose times are 5 % longer or shorter in each second."""
+    hits = []
+    for seconds in (10, 30):
+        rand, found = seeded(35), 0
+        for _ in range(50):
+            a, b = (
+                side([Load(2000 / seconds, {"device": (median, 0.5)})], rand, seconds, unsteady=0.05)
+                for median in (80_000.0, 88_000.0)
+            )
+            found += whole(compared(a, b)).figures["device"].real
+        hits.append(found)
+    assert hits[0] >= 44
+    assert hits[1] >= 47
+
+
 def test_where_it_is_slower_is_said() -> None:
     rand = seeded(1)
     found = whole(
