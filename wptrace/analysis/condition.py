@@ -123,7 +123,8 @@ def _figure(condition: Condition, difference: Difference) -> Figure:
             raise LookupError(f"{name} was 0 in A")
         return figure
     if name == "p99":
-        raise LookupError("there are too few for a p99")
+        known = found.a.buckets and found.b.buckets
+        raise LookupError("there are too few for a p99" if known else "only sums are known of one side, and no p99")
     if name in difference.joined:
         raise LookupError(f"{name} is observed on one side only")
     raise LookupError(f"there is no {name}; there are {', '.join(found.figures)}")

@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.analysis.made_sides import SECOND, seeded
 from wptrace.analysis import measured
+from wptrace.analysis.condition import judge, parse
 from wptrace.analysis.diff import Difference, Side, difference
 from wptrace.analysis.measured import Stretch
 from wptrace.analysis.points import narrowed, narrowing
@@ -120,6 +121,8 @@ def test_the_same_requests_of_two_levels_are_alike(swapped: bool) -> None:
     assert change.figures["mean"].b == pytest.approx(98_000, rel=0.02)
     (said,) = [one for one in found.unlike if "request" in one.what]
     assert said.therefore == "compared from G to C, with driver and complete in device"
+    outcome = judge(parse("request.read.p99 > +20%"), found)
+    assert (outcome.figure, outcome.why) == (None, "only sums are known of one side, and no p99")
     # The rows of both, of which none is new or gone.
     (pair,) = found.pairs
     assert pair.kind is BLOCK
