@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent's own process has used and done so far, for its metrics."""
+"""The agent's own process, for its metrics: what it used and did so far."""
 
 from __future__ import annotations
 
