@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is sent by OTLP, as others take it.
+"""Metrics and spans sent by OTLP, as others read them.
 
 VictoriaMetrics stores metrics under the names of the text for Prometheus; rotel, a collector, passes everything on.
 """
@@ -111,7 +111,7 @@ def rotel(folder: Path, behind: Collector) -> Iterator[str]:
 
 
 def test_a_collector_passes_all_of_it_on(tmp_path: Path) -> None:
-    """What comes out of it says the same: each point, and each span with its attributes, events and parent."""
+    """The collector passes on the same: each point, and each span with its attributes, events and parent."""
     made = Otlp([source(kinds.REQUEST)], NOON)
     made.resource = {"service.name": "wptrace"}
     group = kinds.REQUEST.group("sda", "read")

@@ -71,7 +71,7 @@ def endpoint(text: str) -> Endpoint:
 
 
 def collector(base: Endpoint | None, environment: Mapping[str, str]) -> Collector:
-    """What the configuration says comes first, then the variables of a signal, then those of both."""
+    """The endpoint of the configuration comes first, then the variables of a signal, then those of both."""
     variables = _Variables(environment)
     targets = {}
     for signal in SIGNALS:

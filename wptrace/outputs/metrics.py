@@ -79,7 +79,7 @@ class Fired(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """What became of metrics or spans that were to be sent somewhere."""
+    """Counts of the metrics or spans that were sent, lost, or still wait."""
 
     signal: str
     sent: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is sent, and when; to a sender that keeps it."""
+"""The messages of the exporter, and when they are sent; to a sender that keeps it."""
 
 from __future__ import annotations
 

@@ -14,8 +14,9 @@ from wptrace.bpf.lib import Libbpf
 from wptrace.bpf.object import open_object
 from wptrace.engine import devices
 from wptrace.engine.filters import Filter
+from wptrace.engine.recorder_size import RecorderSize
 from wptrace.flows.io.hooks import OPERATIONS, SWITCH, THROTTLE
-from wptrace.flows.io.options import Options, RecorderSize
+from wptrace.flows.io.options import Options
 from wptrace.flows.io.parts.counts import Counts
 from wptrace.flows.io.path import PathFlow
 from wptrace.flows.io.request import RequestFlow

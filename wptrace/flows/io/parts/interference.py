@@ -23,6 +23,7 @@ FUNCTIONS = {
 
 class Interference(Part):
     sets_options = True
+
     def __init__(self, operations: bool = True) -> None:
         """Without operations, controllers only."""
         super().__init__()
