@@ -73,6 +73,8 @@ def _name(flow: type[Flow]) -> str:
     return f"{flow.name}_{flow.level}" if flow.level else flow.object
 
 
+# The same programs with less in them: each kernel loads those that it has by its best ways in other tests.
+@pytest.mark.one_kernel
 def test_every_program_loads_without_options(pytestconfig: pytest.Config) -> None:
     _loads(PathFlow, PathFlow.without_options, PathFlow.without_options, pytestconfig)
 
