@@ -107,7 +107,7 @@ static __always_inline __u32 owner_of_dirtied(struct dirty_frame *frame)
 	struct owner_key key = {};
 	enum owner_by by = owner_by;
 
-	if (by == OWNER_BY_STATEMENT) {
+	if (BY_STATEMENT(by)) {
 		if (frame->started == STATEMENT_ROW_NONE)
 			return OWNER_OTHERS;
 		key.id = frame->statement;

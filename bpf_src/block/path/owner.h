@@ -74,8 +74,17 @@ static __always_inline struct owner *owner_at(__u32 place)
 	return &owners[place];
 }
 
-/* Reads the kind of owner once: each read takes two instructions, even if the verifier knows the value. */
+/*
+ * Reads the kind of owner once: each read takes two instructions, even if the verifier knows the value. Files and
+ * statements take more code than all others together, so the object without options lacks them.
+ */
+#ifdef PLAIN
+#define BY_FILE(by) false
+#define BY_STATEMENT(by) false
+#else
 #define BY_FILE(by) ((by) == OWNER_BY_FILE || (by) == OWNER_BY_DIR)
+#define BY_STATEMENT(by) ((by) == OWNER_BY_STATEMENT)
+#endif
 #define BY_NAME(by) \
 	((by) == OWNER_BY_PROCESS || (by) == OWNER_BY_THREAD || (by) == OWNER_BY_COMM || (by) == OWNER_BY_STATEMENT)
 
@@ -190,7 +199,7 @@ __noinline __u32 owner_of_statement(void)
 	struct statement statement = {};
 	struct owner_key key = {};
 
-	if (owner_by != OWNER_BY_STATEMENT)
+	if (!BY_STATEMENT(owner_by))
 		return 0;
 	statement_of_task(&statement, key.comm);
 	key.id = statement.hash;
@@ -208,7 +217,7 @@ static __noinline __u32 owner_of_current(void)
 	struct owner_key key = {};
 	__u64 ids;
 
-	if (by == OWNER_BY_STATEMENT)
+	if (BY_STATEMENT(by))
 		return owner_of_statement();
 	if (by == OWNER_BY_CGROUP) {
 		key.id = bpf_get_current_cgroup_id();

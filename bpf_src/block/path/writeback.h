@@ -312,7 +312,7 @@ static __always_inline int note_dirty(__u64 page, __u64 index, struct address_sp
 	frame->tid = filtering && !dirtier_passes(FIELD(trusted, mapping, host)) ? 0 : ids;
 	if (owner_by == OWNER_BY_PROCESS || owner_by == OWNER_BY_THREAD)
 		frame->started = started(owner_by);
-	if (owner_by == OWNER_BY_STATEMENT)
+	if (BY_STATEMENT(owner_by))
 		note_statement(frame);
 	frame->cgroup = bpf_get_current_cgroup_id();
 	bpf_get_current_comm(frame->comm, sizeof(frame->comm));

@@ -49,8 +49,8 @@ class Part:
     """Stages whose hooks are attached only for this part."""
     hooks: tuple[Hook, ...] = ()
     """Hooks that serve no stage."""
-    sets_options = False
-    """Whether it turns on options of the programs, which the object without options lacks."""
+    needs_options = False
+    """Whether it needs what the object without options lacks."""
 
     ring: Ring | None = None
     """The ring of its records, if it supplies the flow's."""

@@ -152,7 +152,7 @@ class PathFlow(Flow):
     @property
     def _object(self) -> str:
         """The object without options, if it does: its programs are smaller."""
-        plain = not self._options.filter and not any(part.sets_options for part in self._parts)
+        plain = not self._options.filter and not any(part.needs_options for part in self._parts)
         return self.without_options if plain else self.object
 
     def start(self, reader: Reader) -> Start:

@@ -16,7 +16,7 @@ from wptrace.engine import devices
 from wptrace.engine.filters import Filter
 from wptrace.engine.recorder_size import RecorderSize
 from wptrace.flows.io.hooks import OPERATIONS, SWITCH, THROTTLE
-from wptrace.flows.io.options import Options
+from wptrace.flows.io.options import BY, Options
 from wptrace.flows.io.parts.counts import Counts
 from wptrace.flows.io.path import PathFlow
 from wptrace.flows.io.request import RequestFlow
@@ -77,6 +77,8 @@ def test_constants_are_those_of_what_is_asked_for(name: str) -> None:
 def test_only_traces_without_options_and_filters_have_the_smaller_object() -> None:
     plain = {name for name, options in OPTIONS.items() if PathFlow(options)._object == "io_path_plain"}
     assert plain == {"", "owners"}
+    named = {by for by in BY if PathFlow(Options(by=by))._object == "io_path"}
+    assert named == {"file", "dir", "statement"}
     assert PathFlow(Options(filter=Filter(op="read")))._object == "io_path"
     assert PathFlow(Options(recorder=RecorderSize.of_time(10**9)))._object == "io_path"
     assert RequestFlow(Options())._object == "io_path"

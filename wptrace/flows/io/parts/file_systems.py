@@ -25,7 +25,7 @@ class FileSystems(Part):
         """`places` are the wanted files and directories; with `every`, all kinds are watched."""
         super().__init__()
         self._devices, self._places = of, places
-        self.sets_options = bool(of.remotes)
+        self.needs_options = bool(of.remotes)
         # First: mounts that happen meanwhile must be seen.
         self._changes = mounts.Changes()
         self.watched = set(MODULES) if every else hooks.file_systems(of.extents, of.remotes)
@@ -33,7 +33,7 @@ class FileSystems(Part):
         self._unwatched: set[int] = set()
 
     def prepare(self, obj: BpfObject, slots: int) -> None:
-        if self.sets_options:
+        if self.needs_options:
             obj.rodata.watches_remote = True
         self._place(obj)
 

@@ -22,7 +22,7 @@ FUNCTIONS = {
 
 
 class Interference(Part):
-    sets_options = True
+    needs_options = True
 
     def __init__(self, operations: bool = True) -> None:
         """Without operations, controllers only."""

@@ -18,7 +18,7 @@ _UPPERS = 16384
 
 
 class Layers(Part):
-    sets_options = True
+    needs_options = True
     stages = ("layers",)
 
     def __init__(self, devices: Devices, there: Sequence[str], room: int) -> None:

@@ -34,6 +34,7 @@ _TASKS, _FOLDED = 1 << 14, 1 << 14
 _LEAVING = 2
 # The key is valid; with the path of a file or directory, or the text of a statement.
 _KNOWN, _NAMED = 1, 3
+_NAMED_BY_PROGRAMS = (FILE, DIR, STATEMENT)
 
 
 def _kinds(label: Label) -> tuple[Kind, Kind, Kind]:
@@ -127,6 +128,7 @@ class Owners(Part):
         super().__init__()
         self.by, self._top, self._rows = by, top, rows
         self.kinds = KINDS[by]
+        self.needs_options = by in _NAMED_BY_PROGRAMS
         self._cgroups = cgroups if by == CGROUP else None
         self._labels: dict[int, Any] = {0: NOBODY}
         self._known: set[int] = set()
@@ -303,7 +305,7 @@ class Owners(Part):
         """The label of an owner; None if it is not known yet."""
         if number not in self._labels:
             values = self._values(number)
-            if values["known"] < (_NAMED if self.by in (FILE, DIR, STATEMENT) else _KNOWN):
+            if values["known"] < (_NAMED if self.by in _NAMED_BY_PROGRAMS else _KNOWN):
                 return None
             self._labels[number] = self._named(number, values)
         return self._labels[number]

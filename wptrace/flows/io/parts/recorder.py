@@ -30,7 +30,7 @@ _TASKS, _FILES = 1 << 14, 1 << 12
 
 
 class RecorderPart(Part):
-    sets_options = True
+    needs_options = True
 
     def __init__(self, size: RecorderSize, slow_ns: int | None, kinds: Sequence[Kind], cgroups: CgroupNames) -> None:
         super().__init__()

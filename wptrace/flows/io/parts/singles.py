@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Singles(Part):
-    sets_options = True
+    needs_options = True
 
     def __init__(
         self, options: Options, cgroups: CgroupNames, neighbours: Neighbours | None, waits: Waits | None

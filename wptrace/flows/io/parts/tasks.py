@@ -30,7 +30,7 @@ class Process(Part):
         self._is_watched = watched and not command
         self._watched: tasks.Watched | None = None
         self.hooks = (CHILDREN,) if children else ()
-        self.sets_options = children
+        self.needs_options = children
 
     @property
     def chosen(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ MOST_FRAMES = 1 << 19
 
 
 class Writeback(Part):
-    sets_options = True
+    needs_options = True
     stages = WRITEBACK_STAGES
 
     def prepare(self, obj: BpfObject, slots: int) -> None:
