@@ -207,7 +207,8 @@ static __always_inline int finish(struct op_state *op, struct file *known, __s64
 			add_irq_delay(op, only);
 	} else {
 		/* Only records have the stages of a hit. */
-		untouched = !keeps_records() && !recording && is_untouched(op);
+		untouched = !keeps_records() && is_untouched(op) &&
+			    !(recording && minus(now, op->start_ns) >= recorded_hit_ns);
 		if (!untouched)
 			close_account(op->place);
 		/* However short, a sleep there is for the server, or for a task that waits for it. */
