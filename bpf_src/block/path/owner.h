@@ -85,8 +85,7 @@ static __always_inline struct owner *owner_at(__u32 place)
 #define BY_FILE(by) ((by) == OWNER_BY_FILE || (by) == OWNER_BY_DIR)
 #define BY_STATEMENT(by) ((by) == OWNER_BY_STATEMENT)
 #endif
-#define BY_NAME(by) \
-	((by) == OWNER_BY_PROCESS || (by) == OWNER_BY_THREAD || (by) == OWNER_BY_COMM || (by) == OWNER_BY_STATEMENT)
+#define BY_NAME(by) ((by) == OWNER_BY_PROCESS || (by) == OWNER_BY_THREAD || (by) == OWNER_BY_COMM || BY_STATEMENT(by))
 
 /* The parts of such keys. */
 static __always_inline __u64 owner_hash(struct owner_key *key, enum owner_by by)
