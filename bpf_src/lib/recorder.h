@@ -12,7 +12,11 @@
 
 #include "lib/place.h"
 
+#ifdef RECORDING
+CONSTANT(recording, true);
+#else
 OPTION(recording, false);
+#endif
 
 /* The last time that something took that long; read by the reader. */
 __u64 recorder_slow_ns = ~0ULL;

@@ -75,8 +75,9 @@ def _name(flow: type[Flow]) -> str:
 
 # The same programs with less in them: each kernel loads those that it has by its best ways in other tests.
 @pytest.mark.one_kernel
-def test_every_program_loads_without_options(pytestconfig: pytest.Config) -> None:
-    _loads(PathFlow, PathFlow.without_options, PathFlow.without_options, pytestconfig)
+@pytest.mark.parametrize("name", [PathFlow.without_options, PathFlow.with_recorder])
+def test_every_program_loads_without_options(name: str, pytestconfig: pytest.Config) -> None:
+    _loads(PathFlow, name, name, pytestconfig)
 
 
 # Its programs are those of the path with less in them, so one kernel is enough for the time that they take.

@@ -54,7 +54,13 @@ class Recording(Trace):
     says = r"(wptrace: (the recorder|its page) [^\n]*\n)*"
 
 
-class RecordingFlow(Recording):
+class Asked(Recording):
+    """As users start it: `wptrace dump` knows it by its command line."""
+
+    before = ("env",)
+
+
+class AskedFlow(Asked):
     command = "flow"
 
 
@@ -165,7 +171,7 @@ def test_a_dump_of_a_definition_has_what_each_was(disk: Disk, tmp_path: Path, te
     every, folder = tmp_path / "each.wpt", tmp_path / "dumps"
     folder.mkdir()
     options = ["--each", f"--capture={every}", "--recorder=4M", "--recorder-at-end", f"--dump-dir={folder}"]
-    with RecordingFlow(definition(tmp_path, text, disk), *options) as trace:
+    with AskedFlow(definition(tmp_path, text, disk), *options) as trace:
         job = fio(disk.path, rw="randrw", bsrange="4k-64k", number_ios=400, ioengine="libaio", iodepth=8)
         trace.stop()
     (dump,) = dumps(folder)
@@ -200,7 +206,7 @@ def _figures(row: Line) -> Line:
 @pytest.mark.one_kernel
 def test_objects_that_have_no_room_are_counted(disk: Disk, tmp_path: Path) -> None:
     options = ["--recorder=1M", "--recorder-at-end", f"--dump-dir={tmp_path}"]
-    with RecordingFlow(definition(tmp_path, ISSUED, disk), *options) as trace:
+    with AskedFlow(definition(tmp_path, ISSUED, disk), *options) as trace:
         job = fio(disk.path, rw="randread", bs="512", number_ios=24_000)
         trace.stop()
     found = replayed(dumps(tmp_path)[0])
@@ -213,7 +219,7 @@ def test_objects_that_have_no_room_are_counted(disk: Disk, tmp_path: Path) -> No
 @pytest.mark.one_kernel
 def test_a_slow_object_and_a_question_are_followed_by_dumps(disk: Disk, tmp_path: Path) -> None:
     options = ["--recorder=4M", "--on-slow=1ns", f"--dump-dir={tmp_path}"]
-    with RecordingFlow(definition(tmp_path, ISSUED, disk), *options) as trace:
+    with AskedFlow(definition(tmp_path, ISSUED, disk), *options) as trace:
         fio(disk.path, rw="randread", number_ios=20)
         wait_until(lambda: len(dumps(tmp_path)) == 1, "a dump of what was slow")
         asked = wptrace("dump", str(trace.process.pid))
@@ -266,7 +272,7 @@ def test_what_has_no_room_is_counted(disk: Disk, tmp_path: Path) -> None:
 
 @pytest.mark.one_kernel
 def test_a_running_trace_is_asked_for_dumps(disk: Disk, tmp_path: Path) -> None:
-    with Recording("--recorder=30s", f"--dump-dir={tmp_path}", f"--dev={disk.name}") as trace:
+    with Asked("--recorder=30s", f"--dump-dir={tmp_path}", f"--dev={disk.name}") as trace:
         fio(disk.path, rw="randread", number_ios=100)
         trace.process.send_signal(signal.SIGUSR2)
         wait_until(lambda: len(dumps(tmp_path)) == 1, "the first dump")

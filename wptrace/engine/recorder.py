@@ -105,7 +105,9 @@ class Recorder:
         lacking = does_not_fit(self._bytes)
         if lacking:
             raise UsageError(lacking, SMALLER)
-        obj.rodata.recording = True
+        # It may be a constant of the compiler.
+        if not obj.constants.get("recording"):
+            obj.rodata.recording = True
         obj.maps["recorded"].max_entries = count
         obj.maps["recorded"].value_size = self._record.size
         if self._slow_ns is not None:

@@ -65,7 +65,7 @@ class PathFlow(Flow):
     name = "io"
     level = "path"
     object = "io_path"
-    without_options = "io_path_plain"
+    without_options, with_recorder = "io_path_plain", "io_path_recorder"
     kinds: tuple[Kind, ...] = KINDS
     verdict_kinds: tuple[Kind, ...] = (OPERATION, REQUEST)
     follows_operations = True
@@ -151,9 +151,10 @@ class PathFlow(Flow):
 
     @property
     def _object(self) -> str:
-        """The object without options, if it does: its programs are smaller."""
-        plain = not self._options.filter and not any(part.needs_options for part in self._parts)
-        return self.without_options if plain else self.object
+        """One without options, if it does: its programs are smaller."""
+        if self._options.filter or any(part.needs_options for part in self._parts):
+            return self.object
+        return self.without_options if self._options.recorder is None else self.with_recorder
 
     def start(self, reader: Reader) -> Start:
         # Measured before any program is loaded. If it is not permitted, loading will fail with the reason.

@@ -14,6 +14,7 @@ from wptrace.bpf.lib import Libbpf
 from wptrace.bpf.object import open_object
 from wptrace.engine import devices
 from wptrace.engine.filters import Filter
+from wptrace.engine.recorder import Recorder
 from wptrace.engine.recorder_size import RecorderSize
 from wptrace.flows.io.hooks import OPERATIONS, SWITCH, THROTTLE
 from wptrace.flows.io.options import BY, Options
@@ -74,19 +75,23 @@ def test_constants_are_those_of_what_is_asked_for(name: str) -> None:
     assert found == ON[name]
 
 
-def test_only_traces_without_options_and_filters_have_the_smaller_object() -> None:
+def test_only_traces_without_options_and_filters_have_a_smaller_object() -> None:
     plain = {name for name, options in OPTIONS.items() if PathFlow(options)._object == "io_path_plain"}
     assert plain == {"", "owners"}
     named = {by for by in BY if PathFlow(Options(by=by))._object == "io_path"}
     assert named == {"file", "dir", "statement"}
     assert PathFlow(Options(filter=Filter(op="read")))._object == "io_path"
-    assert PathFlow(Options(recorder=RecorderSize.of_time(10**9)))._object == "io_path"
+    size = RecorderSize.of_time(10**9)
+    assert PathFlow(Options(recorder=size, by="process"))._object == "io_path_recorder"
+    assert PathFlow(Options(recorder=size, slow_ns=1))._object == "io_path"
+    assert RequestFlow(Options(recorder=size))._object == "io_path"
     assert RequestFlow(Options())._object == "io_path"
 
 
-def test_the_smaller_object_has_all_but_the_options() -> None:
+@pytest.mark.parametrize("smaller", ["io_path_plain", "io_path_recorder"])
+def test_a_smaller_object_has_all_but_the_options(smaller: str) -> None:
     """The same programs, tables and layouts, or Python would read one and mean the other."""
-    with open_object("io_path") as whole, open_object("io_path_plain") as plain:
+    with open_object("io_path") as whole, open_object(smaller) as plain:
         assert whole.progs.keys() == plain.progs.keys()
         assert whole.maps.keys() == plain.maps.keys()
         options = set(dir(whole.rodata)) - set(dir(plain.rodata))
@@ -97,6 +102,14 @@ def test_the_smaller_object_has_all_but_the_options() -> None:
         assert sum(one.instructions for one in plain.progs.values()) < sum(
             one.instructions for one in whole.progs.values()
         )
+        assert plain.constants.get("recording", False) == (smaller == "io_path_recorder")
+
+
+def test_a_recorder_needs_programs_that_have_it() -> None:
+    part = PathFlow(Options(recorder=RecorderSize.of_time(10**9))).flight_recorder
+    assert isinstance(part, Recorder)
+    with open_object("io_path_plain") as obj, pytest.raises(AttributeError, match="recording"):
+        part.prepare(obj)
 
 
 @pytest.mark.parametrize("name", HOOKS)

@@ -30,8 +30,6 @@ _TASKS, _FILES = 1 << 14, 1 << 12
 
 
 class RecorderPart(Part):
-    needs_options = True
-
     def __init__(self, size: RecorderSize, slow_ns: int | None, kinds: Sequence[Kind], cgroups: CgroupNames) -> None:
         super().__init__()
         self.recorder = NamedRecorder(size, slow_ns, kinds, cgroups)
