@@ -37,9 +37,9 @@ _SETTINGS = {
 
 
 class Postgres:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, version: int) -> None:
         self._folder = folder
-        self._root = peers.fetch(peers.POSTGRES)
+        self._root = peers.fetch(peers.POSTGRES[version])
         (self._bin,) = (f"/{path.relative_to(self._root)}" for path in self._root.glob("usr/lib/postgresql/*/bin"))
 
     def words(self, tool: str, *arguments: str) -> list[str]:
@@ -59,10 +59,10 @@ class Postgres:
 
 
 @contextmanager
-def server(folder: Path) -> Iterator[Postgres]:
+def server(folder: Path, version: int) -> Iterator[Postgres]:
     folder.mkdir()
     os.chown(folder, 65534, 65534)
-    found = Postgres(folder)
+    found = Postgres(folder, version)
     found.run("initdb", "-D", "/mnt/data", "-U", "postgres", "-A", "trust", "--no-sync", "--no-locale", "-E", "UTF8")
     settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
     with subprocess.Popen(found.words("postgres", "-D", "/mnt/data", *settings), stderr=subprocess.DEVNULL) as process:

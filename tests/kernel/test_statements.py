@@ -16,6 +16,7 @@ from tests.kernel.patience import said
 from tests.kernel.postgres import Postgres, server
 from tests.kernel.test_owners import OWNED, exact, totals
 from tests.kernel.trace import Line, Trace
+from tests.thorough import only_all
 from wptrace.kernel import elf
 
 pytestmark = pytest.mark.one_kernel
@@ -38,8 +39,8 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
 
 
 @pytest.fixture
-def postgres(disk: Disk, tmp_path: Path) -> Iterator[Postgres]:
-    with mounted(disk, "ext4", tmp_path / "files") as folder, server(folder / "postgres") as found:
+def postgres(disk: Disk, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Postgres]:
+    with mounted(disk, "ext4", tmp_path / "files") as folder, server(folder / "postgres", request.param) as found:
         yield found
 
 
@@ -53,8 +54,10 @@ def read_bytes(summary: Line) -> dict[str, int]:
     return found
 
 
+@pytest.mark.parametrize("postgres", [15, *(pytest.param(one, marks=only_all) for one in (13, 17, 18))], indirect=True)
 def test_what_statements_read(disk: Disk, postgres: Postgres) -> None:
-    """By pg_stat_statements, which counts blocks that were asked for; parallel workers work for their statement."""
+    """By pg_stat_statements, which counts blocks that were asked for; parallel workers work for their statement, and so
+    do I/O workers."""
     postgres.sql(["create extension pg_stat_statements", TABLE, "checkpoint"])
     with Trace("--dev", disk.name, "--by=statement", "--top=0") as trace:
         postgres.sql(["select pg_stat_statements_reset()"])
@@ -69,6 +72,8 @@ def test_what_statements_read(disk: Disk, postgres: Postgres) -> None:
     assert theirs[SCAN][1] == 2
     assert theirs[LOOKUP][1] == VARIANTS
     assert theirs[SCAN][0] > ROWS * WIDTH
+    # By I/O workers are only reads of processes that start or parse, and have no statement yet.
+    assert sum(size for owner, size in found.items() if "io worker" in owner) <= CATALOGUE
     for statement in (SCAN, INDEX):
         size, _ = theirs[statement]
         assert size <= found[statement] <= size * 1.005 + CATALOGUE, statement

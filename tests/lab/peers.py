@@ -24,9 +24,14 @@ ALL = roots.Recipe(
 NBD = roots.Recipe(name="peers-nbd-", suites=("sid",), packages=("base-files", "nbdkit"))
 # Brings vsock to a guest by vhost-user, where the kernel has no vhost for it.
 VSOCK = roots.Recipe(name="peers-vsock-", suites=("sid",), packages=("base-files", "vhost-device-vsock"))
-# Works on statements that `wptrace io --by statement` names. It is run in its own root: who executes it by a loader is
-# that loader.
-POSTGRES = roots.Recipe(name="peers-postgres-", suites=("bookworm",), packages=("base-files", "dash", "postgresql-15"))
+# Servers that work on statements that `wptrace io --by statement` names, by version. They run in their own root: who
+# executes them by a loader is that loader.
+POSTGRES = {
+    version: roots.Recipe(
+        name="peers-postgres-", suites=(suite,), packages=("base-files", "dash", f"postgresql-{version}")
+    )
+    for version, suite in ((13, "bullseye"), (15, "bookworm"), (17, "trixie"), (18, "sid"))
+}
 # Scrapes what is exported.
 PROMETHEUS = roots.Recipe(name="peers-prometheus-", suites=("sid",), packages=("base-files", "prometheus"))
 
@@ -52,7 +57,7 @@ def command(tool: str, *arguments: str, recipe: roots.Recipe = RECIPE) -> list[s
 
 if __name__ == "__main__":
     try:
-        for recipe in (RECIPE, NBD, VSOCK, POSTGRES, PROMETHEUS, VICTORIA):
+        for recipe in (RECIPE, NBD, VSOCK, POSTGRES[15], PROMETHEUS, VICTORIA):
             print(fetch(recipe))
     except LabError as error:
         sys.exit(f"peers: {error}")

@@ -19,22 +19,29 @@
 struct server {
 	__u64 inode; /* 0: none, also at later places */
 	__u64 size;
-	__u64 text; /* from the start of a process's code to its statement pointer */
+	/* The rest: from the start of a process's code to a variable. */
+	__u64 text; /* debug_query_string: the statement */
+	__u64 aio; /* pgaio_ctl: handles of asynchronous I/O; 0: older than PostgreSQL 18 */
+	__u64 share; /* io_max_concurrency: how many of them a process has */
+	__u64 contexts; /* error_context_stack: what it is busy with */
+	__u64 entry; /* MyBEEntry: its row of pg_stat_activity */
+	__u64 number; /* MyProcNumber */
+	__u64 text_size; /* pgstat_track_activity_query_size */
 };
 
 #define SERVERS 16
 struct server servers[SERVERS];
-/* A process has the name of a server, but its file is none of these. */
+/* A process has the name of a server, but its file is none of these; or an I/O worker lacks the texts of others. */
 __u32 unknown_server;
 
-/* The length of text that is compared and kept. */
+/* The length of text that is compared and kept, with a NUL: that of pg_stat_activity by default. */
 CONSTANT(STATEMENT_BYTES, 1024);
 /* The piece to read at a time: on the stack, which is private but small on older kernels. */
 CONSTANT(STATEMENT_PIECE, 64);
 
 /* For each place in `owners`; a single one without --by statement. */
 struct statement_text {
-	char text[STATEMENT_BYTES + 8];
+	char text[STATEMENT_BYTES];
 };
 
 struct {
@@ -82,8 +89,10 @@ __noinline __u64 hash_text(__u64 text)
 
 	for (at = 0; at < STATEMENT_BYTES; at += STATEMENT_PIECE) {
 		__builtin_memset(words, 0, sizeof(words));
-		/* With the terminating NUL. */
-		length = bpf_probe_read_user_str(words, STATEMENT_PIECE + 1, (void *)text + at);
+		/* With a NUL, also where a text is cut off. */
+		length = bpf_probe_read_user_str(
+			words, at + STATEMENT_PIECE < STATEMENT_BYTES ? STATEMENT_PIECE + 1 : STATEMENT_PIECE,
+			(void *)text + at);
 		if (length < 0)
 			return 0;
 #pragma unroll
@@ -103,8 +112,77 @@ __noinline int keep_text(__u32 place, __u64 text)
 
 	/* Python compares it with its hash, which shows if it could not be read or has changed. */
 	if (kept)
-		bpf_probe_read_user_str(kept->text, STATEMENT_BYTES + 1, (void *)text);
+		bpf_probe_read_user_str(kept->text, STATEMENT_BYTES, (void *)text);
 	return 0;
+}
+
+/*
+ * I/O workers, from PostgreSQL 18 on, read for other processes: for the owner of the handle that they work on. It is
+ * the argument of their error context. A row of pg_stat_activity, which all processes share, has the text of the owner.
+ *
+ * Other processes have other error contexts, and other releases may have other structs. So a handle is only accepted if
+ * its place among all handles is one of its owner's.
+ */
+CONSTANT(PG_CONTEXT_ARGUMENT, 16); /* ErrorContextCallback.arg */
+CONSTANT(PG_AIO_COUNT, 40); /* PgAioCtl.io_handle_count */
+CONSTANT(PG_AIO_HANDLES, 48); /* PgAioCtl.io_handles */
+CONSTANT(PG_HANDLE_BYTES, 144); /* PgAioHandle */
+CONSTANT(PG_HANDLE_OWNER, 16); /* PgAioHandle.owner_procno */
+CONSTANT(PG_ENTRY_TEXT, 248); /* PgBackendStatus.st_activity_raw */
+
+/* 0 where it cannot be read. */
+static __always_inline __u64 user_pointer(__u64 address)
+{
+	__u64 value = 0;
+
+	bpf_probe_read_user(&value, sizeof(value), (void *)address);
+	return value;
+}
+
+static __always_inline __u32 user_number(__u64 address)
+{
+	__u32 value = 0;
+
+	bpf_probe_read_user(&value, sizeof(value), (void *)address);
+	return value;
+}
+
+/* The text of the process that an I/O worker works for; 0: it is none, or the other has no text. */
+__noinline __u64 text_of_submitter(__u64 code, __u32 place)
+{
+	__u64 context, handle, handles, text;
+	__u32 share, number, owner;
+	struct server *server;
+	char first;
+
+	if (place >= SERVERS)
+		return 0;
+	server = &servers[place];
+	if (!server->aio)
+		return 0;
+	context = user_pointer(code + server->contexts);
+	handle = user_pointer(context + PG_CONTEXT_ARGUMENT);
+	if (!context || !handle)
+		return 0;
+	handles = user_pointer(code + server->aio);
+	number = user_number(handles + PG_AIO_COUNT);
+	handles = user_pointer(handles + PG_AIO_HANDLES);
+	share = user_number(code + server->share);
+	owner = user_number(handle + PG_HANDLE_OWNER);
+	handle -= handles;
+	if (!share || handle % PG_HANDLE_BYTES || handle / PG_HANDLE_BYTES >= number ||
+	    handle / PG_HANDLE_BYTES / share != owner)
+		return 0;
+	text = user_pointer(code + server->entry);
+	text = user_pointer(text + PG_ENTRY_TEXT);
+	number = user_number(code + server->number);
+	text += ((__s64)owner - number) * user_number(code + server->text_size);
+	if (bpf_probe_read_user(&first, 1, (void *)text)) {
+		/* Each process has its own page table, and no fault is handled here. */
+		unknown_server = bpf_get_current_pid_tgid() >> 32;
+		return 0;
+	}
+	return first ? text : 0;
 }
 
 /* "postgres" and "postmast(er)". */
@@ -158,6 +236,8 @@ static __always_inline void statement_of_task(struct statement *statement, __u64
 	}
 	/* A process that has never written there may not have the page. */
 	bpf_probe_read_user(&text, sizeof(text), (void *)(program.code + servers[place].text));
+	if (!text)
+		text = text_of_submitter(program.code, place);
 	statement->row = text ? STATEMENT_ROW_STATEMENT : STATEMENT_ROW_TITLE;
 	statement->text = text ? text : program.title;
 	statement->hash = hash_text(statement->text);

@@ -7,18 +7,46 @@ import os
 import random
 from pathlib import Path
 
+import pytest
+
 from tests.unit.kernel.test_elf_functions import ADDRESS, elf
+from wptrace.kernel import servers
 from wptrace.kernel.servers import Program, Programs
 
 NAMES = b"\0other\0debug_query_string\0not_debug_query_string\0"
 AT = 0x2000
 OBJECT = 1
+# Of a process with I/O workers: by name the place, from the start of the code, and the size.
+VARIABLES = {
+    "debug_query_string": (AT, 8),
+    "pgaio_ctl": (AT + 8, 8),
+    "io_max_concurrency": (AT + 16, 4),
+    "error_context_stack": (AT + 24, 8),
+    "MyBEEntry": (AT + 32, 8),
+    "MyProcNumber": (AT + 40, 4),
+    "pgstat_track_activity_query_size": (AT + 44, 4),
+}
+PLACES = dict(
+    zip(("text", "aio", "share", "contexts", "entry", "number", "text_size"), (at for at, _ in VARIABLES.values()))
+)
+CONSTANTS = {"PG_AIO_COUNT": 40, "PG_ENTRY_TEXT": 248}
+CODE, CTL, ENTRY, TEXTS = 0x10000, 0x20000, 0x21000, 0x40000
 
 
 def program(value: int = ADDRESS + AT, size: int = 8, kind: int = OBJECT) -> bytes:
     """With other symbols before it: of another type, and of a name that ends alike."""
     symbols = [(1, ADDRESS, 8), (NAMES.index(b"not_"), ADDRESS, 8), (7, value, size)]
     return elf(symbols, NAMES, type=kind)
+
+
+def program_with_workers(without: str = "") -> bytes:
+    wanted = {name: found for name, found in VARIABLES.items() if name != without}
+    names = b"\0" + b"".join(name.encode() + b"\0" for name in wanted)
+    return elf(
+        [(names.index(b"\0%b\0" % name.encode()) + 1, ADDRESS + at, size) for name, (at, size) in wanted.items()],
+        names,
+        type=OBJECT,
+    )
 
 
 class Machine:
@@ -53,14 +81,14 @@ def test_where_a_server_keeps_its_statement(tmp_path: Path) -> None:
     machine.run(12, program(), name="postgresql-helper")
     (machine.proc / "13").mkdir()  # a thread of the kernel
     found = path.stat()
-    assert Programs(16, machine.proc).look() == [Program(str(path), found.st_ino, found.st_size, AT)]
+    assert Programs(16, machine.proc).look() == [Program(str(path), found.st_ino, found.st_size, {"text": AT})]
 
 
 def test_a_variable_below_the_code(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.run(10, program(value=ADDRESS - 16))
     (found,) = Programs(16, machine.proc).look()
-    assert found.text == (1 << 64) - 16
+    assert found.variables == {"text": (1 << 64) - 16}
 
 
 def test_programs_that_are_only_called_so(tmp_path: Path) -> None:
@@ -69,7 +97,81 @@ def test_programs_that_are_only_called_so(tmp_path: Path) -> None:
     machine.run(11, program(size=4))
     machine.run(12, program(kind=2))
     machine.run(13, b"")
-    assert [one.text for one in Programs(16, machine.proc).look()] == [None] * 4
+    assert [one.variables for one in Programs(16, machine.proc).look()] == [{}] * 4
+
+
+def test_programs_with_io_workers(tmp_path: Path) -> None:
+    """All variables, or only that of the statement."""
+    machine = Machine(tmp_path)
+    machine.run(10, program_with_workers())
+    machine.run(11, program_with_workers(without="MyBEEntry"))
+    machine.run(12, program_with_workers(without="debug_query_string"))
+    programs = Programs(16, machine.proc)
+    found = {Path(one.path).parent.name: one.variables for one in programs.look()}
+    assert found == {"10": PLACES, "11": {"text": AT}, "12": {}}
+    assert set(programs.processes) == {str(machine.proc / "10")}
+
+
+class Worker:
+    """A process in memory of which texts of others are."""
+
+    def __init__(self, machine: Machine, numbers: dict[str, int], title: bytes = b"postgres: io worker 0\0") -> None:
+        self.folder = machine.proc / "10"
+        self.folder.mkdir()
+        (self.folder / "cmdline").write_bytes(title)
+        (self.folder / "stat").write_text(f"10 (a ) name) S {'0 ' * 22}{CODE} 0")
+        variables = {"aio": CTL, "share": 2, "entry": ENTRY, "number": 3, "text_size": 1024, **numbers}
+        with (self.folder / "mem").open("wb") as memory:
+            for name, value in variables.items():
+                if name in PLACES:
+                    memory.seek(CODE + PLACES[name])
+                    memory.write(value.to_bytes(8 if name in ("aio", "entry") else 4, "little"))
+            memory.seek(CTL + CONSTANTS["PG_AIO_COUNT"])
+            memory.write(numbers.get("handles", 40).to_bytes(4, "little"))
+            memory.seek(ENTRY + CONSTANTS["PG_ENTRY_TEXT"])
+            memory.write(numbers.get("own", TEXTS + 3 * 1024).to_bytes(8, "little"))
+            memory.truncate(1 << 20)
+
+    def pages(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        """Which are read, in the order of their addresses."""
+        found, read = [], os.pread
+
+        def noted(fd: int, size: int, address: int) -> bytes:
+            if size == 1:
+                found.append(address)
+            return read(fd, size, address)
+
+        monkeypatch.setattr(os, "pread", noted)
+        servers.map_texts({str(self.folder): Program("postgres", 1, 2, PLACES)}, CONSTANTS)
+        return found
+
+
+def test_texts_of_all_processes_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """20 of them, of 1,024 bytes."""
+    worker = Worker(Machine(tmp_path), {})
+    assert worker.pages(monkeypatch) == [TEXTS + page * 4096 for page in range(5)]
+
+
+def test_others_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Worker(Machine(tmp_path), {}, title=b"postgres: checkpointer\0 io worker")
+    assert worker.pages(monkeypatch) == []
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"aio": 0, "entry": 0},
+        {"aio": (1 << 64) - 1},
+        {"entry": 1 << 63},
+        {"own": 0},
+        {"own": (1 << 64) - 1},
+        {"number": (1 << 32) - 1},
+        {"share": 0, "handles": (1 << 32) - 1, "text_size": (1 << 32) - 1},
+        {"handles": (1 << 32) - 1},
+    ],
+)
+def test_workers_that_say_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: dict[str, int]) -> None:
+    assert len(Worker(Machine(tmp_path), numbers).pages(monkeypatch)) <= 1 << 12
 
 
 def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:
@@ -109,4 +211,5 @@ def test_damaged_files(tmp_path: Path) -> None:
         machine = Machine(folder)
         machine.run(10, bytes(data))
         (found,) = Programs(16, machine.proc).look()
-        assert found.text is None or 0 <= found.text < 1 << 64
+        assert set(found.variables) <= {"text"}
+        assert all(0 <= one < 1 << 64 for one in found.variables.values())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections import Counter, OrderedDict
 from itertools import islice
+from threading import Thread
 from typing import Any
 
 from wptrace.analysis import statements
@@ -20,7 +21,7 @@ from wptrace.flows.io.part import Tracing
 from wptrace.flows.io.parts.owners import Owners
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.kernel.privileges import require_reading
-from wptrace.kernel.servers import PROGRAMS, VARIABLE, Program, Programs
+from wptrace.kernel.servers import PROGRAMS, VARIABLE, Program, Programs, map_texts
 from wptrace.model.kind import Comm, Group
 
 UNREAD = Comm("unread")
@@ -28,6 +29,9 @@ UNREAD = Comm("unread")
 
 # How many texts of freed owners are remembered.
 _TEXTS = 1 << 14
+
+# For how long a trace waits for the memory of a server, which may be anybody's.
+_PATIENCE_S = 1
 
 _FACTOR, _ALL_BITS = 0x9E3779B97F4A7C15, (1 << 64) - 1
 
@@ -56,17 +60,23 @@ class Statements(Owners):
         super().start(tracing)
         self._rows_of = self._obj.enum("statement_row")
         self._programs = Programs(self._obj.length("servers"))
+        self._mapping: Thread | None = None
         self._look()
 
     def _look(self) -> None:
         """Register the executables of servers, so that the programs find them."""
         self._found = self._programs.look()
-        usable = [one for one in self._found if one.text is not None]
-        found = [{"inode": one.inode, "size": one.size, "text": one.text} for one in usable]
+        usable = [one for one in self._found if one.variables]
+        found = [{"inode": one.inode, "size": one.size, **one.variables} for one in usable]
         self._obj.bss.servers = [*found, *({} for _ in range(self._obj.length("servers") - len(found)))]
+        if self._programs.processes and (self._mapping is None or not self._mapping.is_alive()):
+            arguments = (self._programs.processes, self._obj.constants)
+            self._mapping = Thread(target=map_texts, args=arguments, name="texts", daemon=True)
+            self._mapping.start()
+            self._mapping.join(_PATIENCE_S)
 
     def notes(self, loaded: Loaded) -> list[str]:
-        if any(one.text is not None for one in self._found):
+        if any(one.variables for one in self._found):
             return []
         if self._found:
             return [f"{one.path} has no variable {VARIABLE}: what it does has no statements" for one in self._found]
@@ -105,11 +115,11 @@ class Statements(Owners):
     def _text(self, number: int, hash_in_key: int, is_title: bool) -> Any:
         memory = self._obj.maps["statement_texts"].raw(number - 1)
         size = self._obj.constants["STATEMENT_BYTES"]
-        text = b"" if memory is None else bytes(memory[:size]).split(b"\0", 1)[0]
+        text = b"" if memory is None else bytes(memory).split(b"\0", 1)[0]
         # If it could not be read, or has changed meanwhile, the hash differs.
         if hash_of(text, self._obj.constants["STATEMENT_PIECE"], size) != hash_in_key:
             return UNREAD
-        found = statements.decoded(text, cut=len(text) == size)
+        found = statements.decoded(text, cut=len(text) == size - 1)
         if not found:
             return UNREAD
         return Comm(statements.title(found)) if is_title else statements.shown(found, self._how)
@@ -129,10 +139,10 @@ class Statements(Owners):
 
 
 def hash_of(text: bytes, piece: int, size: int) -> int:
-    """The hash that programs compute: over pieces, the last one padded with zeros."""
-    pieces = min(len(text) // piece + 1, size // piece)
-    found = 0
-    for (word,) in islice(struct.iter_unpack("<Q", text[:size].ljust(size, b"\0")), pieces * piece // 8):
+    """The hash that programs compute: over pieces, the last one padded with zeros, with at least one."""
+    text = text[: size - 1]
+    pieces, found = len(text) // piece + 1, 0
+    for (word,) in islice(struct.iter_unpack("<Q", text.ljust(size, b"\0")), pieces * piece // 8):
         found = (found ^ word) * _FACTOR & _ALL_BITS
         found ^= found >> 32
     return found | 1
