@@ -33,7 +33,7 @@ class CgroupNames:
         found = next((mount for mount in mounts.mounts(proc) if mount.kind == "cgroup2"), None)
         self._root = found.point if found else ""
         # A part of the hierarchy has other paths.
-        self._whole = found is None or found.root == "/"
+        self._whole = found is None or found.root == "/" or _is_root(found.point)
         # The root is the first that there is, also where nothing is mounted.
         self._known = {1: "/"}
 
@@ -81,3 +81,11 @@ class CgroupNames:
             except OSError:
                 continue  # it just went
             self._known.setdefault(number, folder[len(self._root) :] or "/")
+
+
+def _is_root(folder: str) -> bool:
+    """Whether it is the root of its hierarchy, which a cgroup namespace shows as `/..`; its inode number is 1."""
+    try:
+        return os.stat(folder).st_ino == 1  # noqa: PTH116 - as above
+    except OSError:
+        return False

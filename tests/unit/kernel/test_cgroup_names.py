@@ -19,11 +19,12 @@ def hierarchy(tmp_path: Path) -> Path:
     return root
 
 
-def names(tmp_path: Path, root: Path | None) -> CgroupNames:
+def names(tmp_path: Path, root: Path | None, mounted: str = "/") -> CgroupNames:
+    tmp_path.mkdir(exist_ok=True)
     proc = Procfs(tmp_path / "proc")
     proc.mount(1, "0:1", "/", "ext4", "/dev/sda", "rw")
     if root is not None:
-        proc.mount(2, "0:2", root, "cgroup2", "cgroup2", "rw")
+        proc.mount(2, "0:2", root, "cgroup2", "cgroup2", "rw", root=mounted)
     return CgroupNames(proc.root)
 
 
@@ -67,6 +68,14 @@ def test_one_that_was_removed_is_asked_for_first(tmp_path: Path, hierarchy: Path
     service = hierarchy / "system.slice" / "a.service"
     found.gone = lambda _number: ""
     assert found.of(service.stat().st_ino) == "/system.slice/a.service"
+
+
+def test_a_container_knows_the_root_of_the_host(tmp_path: Path, hierarchy: Path) -> None:
+    """Seen from its cgroup namespace the root is above; as the roots of cgroups, that of sysfs has the inode 1."""
+    of_host, of_part = names(tmp_path / "a", Path("/sys"), "/../.."), names(tmp_path / "b", hierarchy, "/..")
+    of_host.gone = of_part.gone = lambda _number: "/gone"
+    assert of_host.of(7) == "/gone"
+    assert of_part.of(1 << 60) == f"cgroup {1 << 60}"
 
 
 @pytest.mark.parametrize("asked", [2, 3, 4])
