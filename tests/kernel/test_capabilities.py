@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ import pytest
 from tests.kernel.disks import Disk, fio, total
 from tests.kernel.loads import mounted
 from tests.kernel.trace import PATIENCE, ROOT, BlockTrace, Trace, lossless
+from tests.packages.test_kubernetes import manifest
 
 # Without what the process had before, root or not. Before 5.11 maps count as locked memory.
 UNLIMITED = ("sh", "-c", 'ulimit -l unlimited 2>/dev/null; exec "$@"', "sh")
@@ -145,3 +148,51 @@ def test_files_are_seen_also_where_their_file_system_is_a_module(loop: Disk, tmp
     rows = [row for row in trace.summary["rows"] if (row["kind"], row["op"]) == ("operation", "read")]
     finished = {row["count"] for row in rows if row["stage"] == "total"}
     assert finished == {job["read"]["total_ios"]} == {100}
+
+
+# As a container of contrib/kubernetes: a cgroup namespace, one folder to write to, no new privileges.
+_POD = """
+mount --bind "$0" "$0" && mount --bind / /mnt && mount -o remount,bind,ro /mnt || exit 99
+mount --rbind /proc /mnt/proc && mount --rbind /sys /mnt/sys && mount --rbind /dev /mnt/dev || exit 99
+mount --bind "$0" "/mnt$0" && exec chroot /mnt sh -c 'cd "$0" && exec "$@"' "$@"
+"""
+
+
+def test_the_daemon_set_grants_enough(loop: Disk, tmp_path: Path) -> None:
+    """Its file and its capabilities, with the disk of this test alone."""
+    (container,) = manifest()["DaemonSet"]["spec"]["template"]["spec"]["containers"]
+    granted = ",".join(f"+{name.lower()}" for name in container["securityContext"]["capabilities"]["add"])
+    text = manifest()["ConfigMap"]["data"]["agent.toml"].replace("0.0.0.0:9435", "127.0.0.1:0")
+    text = text.replace("[history]", f'[history]\ndir = "{tmp_path}/history"').replace(
+        "[agent]", f'[agent]\nfolder = "{tmp_path}"'
+    )
+    file = tmp_path / "agent.toml"
+    file.write_text(text.replace("[always.io]", f'[always.io]\ndev = "{loop.name}"'))
+    enter = ("unshare", "--mount", "--cgroup", "sh", "-c", _POD, str(tmp_path), str(ROOT))
+    drop = ("setpriv", "--no-new-privs", f"--bounding-set=-all,{granted}", "--inh-caps=-all")
+    words = (*UNLIMITED, *enter, *drop, sys.executable, "-m", "wptrace", "agent", "-c", str(file))
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    try:
+        assert process.stderr is not None
+        said = ""
+        while not (found := re.search(r"metrics at http://(\S+?)/metrics", said)):
+            line = process.stderr.readline()
+            assert line, said
+            said += line
+        # What probes ask.
+        with urllib.request.urlopen(f"http://{found[1]}/", timeout=PATIENCE) as answer:
+            assert answer.status == 200
+        made = total(fio(loop.path, number_ios=100))
+        with urllib.request.urlopen(f"http://{found[1]}/metrics", timeout=PATIENCE) as answer:
+            scraped = answer.read().decode()
+        process.send_signal(signal.SIGTERM)
+        _, rest = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0, said + rest
+    # For run times of programs, and names of kernel functions.
+    assert set(re.findall(r"CAP_\w+", said)) <= {"CAP_SYS_ADMIN", "CAP_SYSLOG"}, said
+    counted = re.findall(r'^wptrace_io_owner_duration_seconds_count{.*kind="request".*} (\d+)$', scraped, re.M)
+    assert sum(int(count) for count in counted) == made
+    assert list((tmp_path / "history" / "io").iterdir())

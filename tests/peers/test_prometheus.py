@@ -39,6 +39,14 @@ def test_rules_of_the_page_are_right(tmp_path: Path) -> None:
     subprocess.run(peers.command("promtool", "check", "rules", str(rules), recipe=peers.PROMETHEUS), check=True)
 
 
+def test_prometheus_finds_the_pods_of_the_page(tmp_path: Path) -> None:
+    """As far as promtool can say without a cluster."""
+    file = tmp_path / "prometheus.yml"
+    (config,) = blocks(section("agent.md", "## Kubernetes"), "yaml")
+    file.write_text(config)
+    subprocess.run(peers.command("promtool", "check", "config", str(file), recipe=peers.PROMETHEUS), check=True)
+
+
 def test_rules_ask_for_metrics_that_there_are() -> None:
     known = {
         name.replace("FLOW", "io")
