@@ -265,6 +265,49 @@ def test_prometheus_has_what_fio_did(disk: Disk, tmp_path: Path) -> None:
     assert f"  {made} requests in " in written
 
 
+# Panels that have nothing to show as long as all is well.
+QUIET = {"Loss", "Missing hooks"}
+
+
+@pytest.mark.one_kernel
+def test_each_panel_of_the_dashboard_has_data(disk: Disk, tmp_path: Path) -> None:
+    """On every host and device that the variables offer."""
+    dashboard = json.loads((ROOT / "contrib" / "grafana" / "hosts.json").read_text())
+    text = f'{CONFIG.format(dev=disk.name).replace("block", "path")}by = "cgroup"\n'
+    text += '[prometheus]\nlisten = "127.0.0.1:0"\nowners = "pod"\n'
+    with running(tmp_path, text) as agent:
+        (target,) = re.findall(r"metrics at http://(.*)/metrics", agent.ready)
+        with prometheus(tmp_path, target) as ask:
+            wait_until(lambda: value(ask, "wptrace_degraded") >= 0, "the first scrape")
+
+            def shows(query: str, least: float) -> bool:
+                """Whether a series has that much, while requests are made."""
+                fio(disk.path, rw="randrw", number_ios=100)
+                found = ask("query", query=query)["result"]
+                return any(float(one["value"][1]) >= least for one in found)
+
+            asked = 0
+            for panel in dashboard["panels"]:
+                for one in panel["targets"]:
+                    query = one["expr"].replace("$host", ".*").replace("$device", ".*")
+                    query = query.replace("$__rate_interval", "30s")
+                    assert "$" not in query
+                    least = 0 if panel["title"] in QUIET else 1e-9
+                    wait_until(lambda query=query, least=least: shows(query, least), f"data of {query}")
+                    # Each series has the labels of the legend; Prometheus drops those that are empty.
+                    named = set(re.findall(r"{{(\w+)}}", one["legendFormat"]))
+                    for series in ask("query", query=query)["result"]:
+                        assert named <= {*series["metric"], "namespace", "pod"}, query
+                    asked += 1
+            assert asked >= len(dashboard["panels"]) > 0
+            for variable in dashboard["templating"]["list"]:
+                if variable["type"] == "query":
+                    (name, label) = re.findall(r"label_values\((.*), (\w+)\)", variable["query"]["query"])[0]
+                    found = ask("query", query=name.replace("$host", ".*"))["result"]
+                    assert {one["metric"][label] for one in found} == {target if label == "instance" else disk.name}
+        agent.stop()
+
+
 class Scraped(BlockTrace):
     says = r"wptrace: metrics at http://\S+/metrics\n"
 
