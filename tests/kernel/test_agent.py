@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
@@ -21,6 +22,7 @@ from typing import Any
 import pytest
 
 from tests.collector import Collector, collecting, nobody, points, silent
+from tests.kernel import fuse
 from tests.kernel.disks import Disk, fio, fio_jobs, loop_device, total
 from tests.kernel.loads import mounted
 from tests.kernel.trace import PATIENCE, ROOT, BlockTrace, commands, count, unskipped, wait_until, wptrace
@@ -180,14 +182,15 @@ def test_reloads_lose_nothing(disk: Disk, tmp_path: Path) -> None:
 
 
 @contextmanager
-def prometheus(folder: Path, target: str) -> Iterator[Callable[..., Any]]:
+def prometheus(folder: Path, target: str, more: str = "") -> Iterator[Callable[..., Any]]:
     """The real one, which scrapes the target twice a second; asks its API."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
     file = folder / "prometheus.yml"
     file.write_text(
-        "global: {scrape_interval: 500ms, scrape_timeout: 500ms}\n"
+        "global: {scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms}\n"
         f"scrape_configs: [{{job_name: wptrace, static_configs: [{{targets: ['{target}']}}]}}]\n"
+        f"{more}"
     )
     words = [f"--config.file={file}", f"--storage.tsdb.path={folder / 'tsdb'}", f"--web.listen-address={address}"]
     command = peers.command(
@@ -263,6 +266,86 @@ def test_prometheus_has_what_fio_did(disk: Disk, tmp_path: Path) -> None:
         assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
         written, _ = agent.stop()
     assert f"  {made} requests in " in written
+
+
+@contextmanager
+def alertmanager(folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The real one: its address, and the alerts that it has."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    file = folder / "alertmanager.yml"
+    file.write_text("route: {receiver: nobody}\nreceivers: [{name: nobody}]\n")
+    words = [f"--config.file={file}", f"--storage.path={folder / 'alerts'}", f"--web.listen-address={address}"]
+    command = peers.command("prometheus-alertmanager", *words, "--cluster.listen-address=", recipe=peers.ALERTMANAGER)
+    # Its templates are in a folder that no option names.
+    share = peers.fetch(peers.ALERTMANAGER) / "usr" / "share"
+    enter = ("unshare", "--mount", "sh", "-c", 'mount --bind "$0" /usr/share && exec "$@"', str(share))
+    process = subprocess.Popen((*enter, *command), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder)
+
+    def alerts() -> Any:
+        with urllib.request.urlopen(f"http://{address}/api/v2/alerts", timeout=PATIENCE) as answer:
+            return json.load(answer)
+
+    try:
+        wait_until(lambda: answers(alerts), "Alertmanager")
+        yield address, alerts
+    finally:
+        process.terminate()
+        process.wait(PATIENCE)
+
+
+def answers(ask: Callable[[], Any]) -> bool:
+    try:
+        ask()
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def slow_disk(folder: Path, delay_s: float) -> Iterator[Disk]:
+    """A loop device on a file of FUSE, whose server takes its time for each read."""
+    subprocess.run(["modprobe", "--quiet", "fuse"], check=False)  # built in here and there
+    below, mounted_at = folder / "below", folder / "fuse"
+    below.touch()
+    os.truncate(below, 16 << 20)
+    mounted_at.mkdir()
+    words = [sys.executable, fuse.__file__, str(mounted_at), str(below), str(delay_s)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == "ready\n"
+        try:
+            command = ["losetup", "--find", "--show", "--direct-io=on", str(mounted_at / os.fsdecode(fuse.NAME))]
+            name = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+            try:
+                yield Disk(Path(name).name)
+            finally:
+                subprocess.run(["losetup", "--detach", name], check=True)
+        finally:
+            subprocess.run(["umount", "--lazy", str(mounted_at)], check=True)
+
+
+@pytest.mark.one_kernel
+def test_a_delay_arrives_at_alertmanager(tmp_path: Path) -> None:
+    """By the rules of `contrib/`, with windows of seconds instead of minutes."""
+    rules = (ROOT / "contrib" / "prometheus" / "rules.yml").read_text()
+    (tmp_path / "rules.yml").write_text(re.sub(r"\[5m\]", "[20s]", re.sub(r"for: \d+m", "for: 1s", rules)))
+    with slow_disk(tmp_path, 0.1) as disk, alertmanager(tmp_path) as (address, alerts):
+        text = f'{CONFIG.format(dev=disk.name)}[prometheus]\nlisten = "127.0.0.1:0"\n'
+        more = f"rule_files: [{tmp_path / 'rules.yml'}]\n"
+        more += f"alerting: {{alertmanagers: [{{static_configs: [{{targets: ['{address}']}}]}}]}}\n"
+        with running(tmp_path, text) as agent:
+            (target,) = re.findall(r"metrics at http://(.*)/metrics", agent.ready)
+            with prometheus(tmp_path, target, more):
+
+                def arrived() -> list[Any]:
+                    fio(disk.path, rw="randread", number_ios=5)
+                    return [one for one in alerts() if one["labels"]["alertname"] == "WptraceSlowReads"]
+
+                wait_until(arrived, "the alert")
+                (found,) = arrived()
+        assert (found["labels"]["instance"], found["labels"]["device"]) == (target, disk.name)
+        assert found["annotations"]["summary"].startswith(f"{target}: p99 of reads of {disk.name} is ")
 
 
 # Panels that have nothing to show as long as all is well.

@@ -34,6 +34,10 @@ POSTGRES = {
 }
 # Scrapes what is exported.
 PROMETHEUS = roots.Recipe(name="peers-prometheus-", suites=("sid",), packages=("base-files", "prometheus"))
+# Gets the alerts of that.
+ALERTMANAGER = roots.Recipe(
+    name="peers-alertmanager-", suites=("sid",), packages=("base-files", "prometheus-alertmanager")
+)
 
 # Takes what is sent by OTLP; Debian's Prometheus is built without that.
 VICTORIA = roots.Recipe(name="peers-victoria-", suites=("sid",), packages=("base-files", "victoria-metrics"))
@@ -57,7 +61,7 @@ def command(tool: str, *arguments: str, recipe: roots.Recipe = RECIPE) -> list[s
 
 if __name__ == "__main__":
     try:
-        for recipe in (RECIPE, NBD, VSOCK, POSTGRES[15], PROMETHEUS, VICTORIA):
+        for recipe in (RECIPE, NBD, VSOCK, POSTGRES[15], PROMETHEUS, ALERTMANAGER, VICTORIA):
             print(fetch(recipe))
     except LabError as error:
         sys.exit(f"peers: {error}")
