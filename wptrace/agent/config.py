@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple, Union
 
 from wptrace.agent import collector, condition
+from wptrace.agent.on_trigger import OnTrigger
 from wptrace.agent.owner_names import LABELS
 from wptrace.agent.trigger import HAND, Trigger
 from wptrace.engine.definition import source
@@ -29,6 +30,7 @@ _MOST_VALUES = 256
 _LONGEST_HOST = 253
 _LEAST_KEPT, _LONGEST_INTERVAL_S = 1 << 20, 3600
 _MOST_OWNERS = 1000
+_LONGEST_RUN_S = 3600
 _MOST_TRIGGERS, _MOST_DAILY, _MOST_WORDS = 32, 1000, 64
 
 Settings = Mapping[str, Any]
@@ -117,6 +119,19 @@ def _daily(count: int) -> int:
     if not 1 <= count <= _MOST_DAILY:
         raise UsageError(f"a number from 1 to {_MOST_DAILY:,}, not {count}")
     return count
+
+
+def _run(text: str) -> float:
+    found = seconds(text)
+    if not 1 <= found <= _LONGEST_RUN_S:
+        raise UsageError(f"a time from 1s to 1h, not {_shown(text)}")
+    return found
+
+
+def _names(text: list[Any]) -> tuple[str, ...]:
+    if not all(isinstance(one, str) for one in text) or len(text) > _MOST_TRIGGERS:
+        raise UsageError(f'a list of up to {_MOST_TRIGGERS} names, such as ["slow"]')
+    return tuple(text)
 
 
 def _words(text: list[Any]) -> tuple[str, ...]:
@@ -226,7 +241,17 @@ TRIGGER = Table(
     ),
     optional=True,
 )
+ON_TRIGGER = Table(
+    "on_trigger.io",
+    "What a trigger loads for a while: a table for each command, with its options as in [always.COMMAND].",
+    (
+        Key("for", "how long it traces, once it is loaded", "60s", _run),
+        Key("triggers", "triggers that load it; all of them without names", [], _names),
+    ),
+    optional=True,
+)
 _TRIGGER = "trigger"
+_ON_TRIGGER = "on_trigger"
 _ALWAYS = "always"
 _DEFAULT_FLOWS: Mapping[str, Settings] = {"io": {"level": "block"}}
 _ABOUT_ALWAYS = (
@@ -252,6 +277,7 @@ class Config(NamedTuple):
     history: Settings | None
     always: Sequence[Always]
     triggers: Sequence[Trigger] = ()
+    on_trigger: Sequence[OnTrigger] = ()
 
     @property
     def flows(self) -> list[Flow]:
@@ -261,7 +287,7 @@ class Config(NamedTuple):
 def defaults() -> str:
     """A configuration file with all the defaults."""
     lines = ["# The settings of wptrace agent, with their defaults (wptrace agent --print-defaults)."]
-    for table in (*TABLES, TRIGGER):
+    for table in (*TABLES, TRIGGER, ON_TRIGGER):
         mark = "# " if table.optional else ""
         lines += ["", f"# {table.about}", f"{mark}[{table.name}]"]
         for key in table.keys:
@@ -300,7 +326,7 @@ class _Reader:
         self.faults.append(Fault(message, self._places.value(*way)))
 
     def config(self, file: str) -> Config:
-        known = [*(table.name for table in TABLES), _ALWAYS, _TRIGGER]
+        known = [*(table.name for table in TABLES), _ALWAYS, _TRIGGER, _ON_TRIGGER]
         for name in self._tables:
             if name not in known:
                 self._fault(f"there is no table {_shown(name)}{did_you_mean(name, known)}", name)
@@ -311,7 +337,7 @@ class _Reader:
         for table in (PROMETHEUS, OTLP):
             if (read[table.name] or {}).get("owners") and not by_cgroup:
                 self._wrong('owners needs rows by cgroup: by = "cgroup" in [always.io]', table.name, "owners")
-        return found._replace(triggers=self._triggers(found.flows))
+        return found._replace(triggers=self._triggers(found.flows), on_trigger=self._on_trigger())
 
     def _collected(self, settings: Settings | None) -> Settings | None:
         """The settings of [otlp] with what the environment adds."""
@@ -385,7 +411,7 @@ class _Reader:
             self._fault(f"[{_ALWAYS}] names nothing to trace: [{_ALWAYS}.io]", _ALWAYS)
         found, names = [], set()
         for command, settings in always.items():
-            flows = self._of_command(command, settings)
+            flows = self._of_command(_ALWAYS, command, settings)
             for flow in flows:
                 if flow.name in names:
                     self._fault(f"another flow is called {flow.name}", _ALWAYS, command)
@@ -395,28 +421,56 @@ class _Reader:
             self._fault(f"there are {len(names)} flows; there is room for {_MOST_FLOWS}", _ALWAYS)
         return found
 
-    def _of_command(self, command: str, settings: Any) -> Sequence[Flow]:
+    def _on_trigger(self) -> list[OnTrigger]:
+        tables, found = self._tables.get(_ON_TRIGGER, {}), []
+        if not isinstance(tables, dict):
+            self._wrong(f"{_ON_TRIGGER} must be a table of tables: [{_ON_TRIGGER}.io]", _ON_TRIGGER)
+            return []
+        triggers = self._tables.get(_TRIGGER, {})
+        for command, table in tables.items():
+            if not triggers:
+                self._fault(
+                    f"nothing loads [{_ON_TRIGGER}.{_shown(command)}]: there is no trigger", _ON_TRIGGER, command
+                )
+            own = {key.name for key in ON_TRIGGER.keys}
+            rest = {name: one for name, one in table.items() if name not in own} if isinstance(table, dict) else table
+            self._of_command(_ON_TRIGGER, command, rest)
+            if not isinstance(table, dict):
+                continue
+            given = {name: one for name, one in table.items() if name in own}
+            read = self._table(ON_TRIGGER, given, _ON_TRIGGER, command) or {}
+            if "recorder" in rest:
+                self._fault(
+                    "recorder is for [always.io]: what a trigger loads has no past", _ON_TRIGGER, command, "recorder"
+                )
+            for number, name in enumerate(read["triggers"] or ()):
+                if name not in triggers:
+                    said = f"there is no trigger {_shown(name)}{did_you_mean(name, list(triggers))}"
+                    self._wrong(said, _ON_TRIGGER, command, "triggers", number)
+            if not self.faults:
+                found.append(OnTrigger(command, rest, arguments(rest), read["for"], read["triggers"]))
+        return found
+
+    def _of_command(self, table: str, command: str, settings: Any) -> Sequence[Flow]:
         if not isinstance(settings, dict):
-            self._wrong(
-                f"{_shown(command)} must be a table of options: [{_ALWAYS}.{_shown(command)}]", _ALWAYS, command
-            )
+            self._wrong(f"{_shown(command)} must be a table of options: [{table}.{_shown(command)}]", table, command)
             return []
         before = len(self.faults)
         for name, value in settings.items():
             if not isinstance(value, list):
-                self._scalar(name, value, _ALWAYS, command, name)
+                self._scalar(name, value, table, command, name)
             elif len(value) > _MOST_VALUES:
-                self._wrong(f"{name} has {len(value)} values; the maximum is {_MOST_VALUES}", _ALWAYS, command, name)
+                self._wrong(f"{name} has {len(value)} values; the maximum is {_MOST_VALUES}", table, command, name)
             else:
                 for number, one in enumerate(value):
-                    self._scalar(name, one, _ALWAYS, command, name, number)
+                    self._scalar(name, one, table, command, name, number)
         if len(self.faults) > before:
             return []
         try:
             return self._make(command, settings)
         except UsageError as error:
             way = _meant(error.message, settings)
-            (self._wrong if way else self._fault)(error.message, _ALWAYS, command, *way)
+            (self._wrong if way else self._fault)(error.message, table, command, *way)
             return []
 
     def _scalar(self, name: str, value: Any, *way: str | int) -> None:
@@ -440,10 +494,13 @@ def _meant(message: str, settings: Settings) -> tuple[str | int, ...]:
     return ()
 
 
-def words(settings: Settings) -> list[str]:
-    """The options as words of a command line."""
+def arguments(settings: Settings) -> list[str]:
+    """The options as words of a command line, on which a definition has no name."""
     found = []
     for name, value in settings.items():
+        if name == "definition":
+            found.append(str(value))
+            continue
         for one in value if isinstance(value, list) else [value]:
             if one is True:
                 found.append(f"--{name}")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,18 +23,18 @@ class Room:
     def __init__(self, folder: Path, keep: int) -> None:
         self.folder, self.keep = folder, keep
 
-    def make(self, newest: Path | None = None) -> list[str]:
-        """Remove the oldest dumps with their pages until the rest fits; never the newest."""
+    def make(self, kept: Collection[Path] = ()) -> list[str]:
+        """Remove the oldest dumps with their pages until the rest fits, but none of these."""
         try:
             folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
             return []
         try:
-            return self._make(folder, newest)
+            return self._make(folder, {path.name for path in kept})
         finally:
             os.close(folder)
 
-    def _make(self, folder: int, newest: Path | None) -> list[str]:
+    def _make(self, folder: int, kept: set[str]) -> list[str]:
         dumps: dict[tuple[str, int], dict[str, int]] = {}
         for name in os.listdir(folder):
             found = _NAME.fullmatch(name)
@@ -48,7 +49,7 @@ class Room:
         for _, files in sorted(dumps.items()):
             if whole <= self.keep:
                 break
-            if newest is not None and newest.name in files:
+            if kept & files.keys():
                 continue
             for name, size in files.items():
                 with suppress(OSError):
@@ -68,7 +69,7 @@ class Daily:
     def add(self, now: float, size: int) -> None:
         self._written.append((now, size))
 
-    def left(self, now: float) -> bool:
+    def left(self, now: float) -> int:
         while self._written and now - self._written[0][0] >= _DAY_S:
             self._written.popleft()
-        return sum(size for _, size in self._written) < self.most
+        return max(self.most - sum(size for _, size in self._written), 0)

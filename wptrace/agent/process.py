@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Callable
 
-from wptrace.outputs.metrics import Delivery, Fired, Process
+from wptrace.outputs.metrics import Delivery, Fired, Loaded, Process
 
 _TIMED = Path("/proc/sys/kernel/bpf_stats_enabled")
 
@@ -19,8 +19,9 @@ class Own:
         self,
         triggers: Callable[[], Sequence[Fired]] = tuple,
         deliveries: Callable[[], Sequence[Delivery]] = tuple,
+        on_trigger: Callable[[], Sequence[Loaded]] = tuple,
     ) -> None:
-        self._triggers, self._deliveries = triggers, deliveries
+        self._triggers, self._deliveries, self._on_trigger = triggers, deliveries, on_trigger
         self._started_s = time.time()
 
     @property
@@ -33,6 +34,7 @@ class Own:
             _bpf_is_timed(),
             self._triggers(),
             self._deliveries(),
+            self._on_trigger(),
         )
 
 

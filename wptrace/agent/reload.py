@@ -103,6 +103,10 @@ def _changed(old: Config, new: Config) -> Iterator[str]:
     for one, other in zip(old.always, new.always):
         if one.settings != other.settings:
             yield f"{_DEV} of [always.{one.command}]"
+    loaded = {one.command: one for one in old.on_trigger}, {one.command: one for one in new.on_trigger}
+    for command in {**loaded[0], **loaded[1]}:
+        if loaded[0].get(command) != loaded[1].get(command):
+            yield f"[on_trigger.{command}]"
     triggers = {one.name: one for one in old.triggers}, {one.name: one for one in new.triggers}
     for name in {**triggers[0], **triggers[1]}:
         if triggers[0].get(name) != triggers[1].get(name):

@@ -20,6 +20,7 @@ from wptrace.agent.dumps import Daily, Room
 from wptrace.agent.endpoint import Endpoint, listen
 from wptrace.agent.history import History
 from wptrace.agent.notify import Notify
+from wptrace.agent.on_trigger import Ledger, Runs
 from wptrace.agent.otlp import Exporter
 from wptrace.agent.process import Own
 from wptrace.agent.scrape import Scraped
@@ -99,7 +100,7 @@ def run(config: Config, outputs: Sequence[Output], again: Callable[[], Config]) 
 
 def _prepared(config: Config, before: Config | None) -> socket | None:
     """Do everything that may fail before anything is attached or changed; return a socket if the address is new."""
-    if any(flow.flight_recorder is not None for flow in (before or config).flows):
+    if config.on_trigger or any(flow.flight_recorder is not None for flow in (before or config).flows):
         require_own_folder(config.agent["folder"], "dumps")
     if config.history is not None:
         with suppress(OSError):
@@ -121,7 +122,11 @@ class Agent:
         self._daily = Daily(config.agent["daily"])
         room = Room(config.agent["folder"], config.agent["keep"])
         self.actions = Actions(session.traces, room, self._daily, self._children, _say)
-        for consumer in (self.actions, self._children):
+        budget = config.agent["budget"]
+        self._runs = Runs(config.on_trigger, self.actions, Ledger(budget), self._share_budget, _say)
+        self._share_budget()
+        self.actions.on_fire = self._runs.fire
+        for consumer in (self.actions, self._runs, self._children):
             self._first.subscribe(consumer)
         self._watches: list[Watch] = []
         of_flows, of_pressure = self._triggers
@@ -137,6 +142,7 @@ class Agent:
         self._own = Own(
             lambda: [one for watch in self._watches for one in watch.fired],
             lambda: self._exporter.deliveries if self._exporter is not None else [],
+            lambda: self._runs.loaded,
         )
         self._send(now)
         self._scraped = Scraped(session.traces, False, self._own)
@@ -157,7 +163,7 @@ class Agent:
         settings = self._config.otlp
         targets = settings["collector"].targets.values() if settings is not None else ()
         sent = " and ".join(str(target.endpoint) for target in targets)
-        return words(self._session.traces, metrics, sent)
+        return words(self._session.traces, metrics, sent, self._runs.running)
 
     @property
     def _triggers(self) -> tuple[list[list[Trigger]], list[Trigger]]:
@@ -188,8 +194,8 @@ class Agent:
             return f"the configuration stays as it was: {error}{f' ({hint})' if hint else ''}"
         now = time.monotonic()
         self._config = config = plan.config
-        for trace in self._session.traces:
-            trace.keep_within(config.agent["budget"] / len(self._session.traces))
+        self._runs.arm(config.on_trigger)
+        self._share_budget()
         for aim in plan.aims:
             aim.flow.watch(aim.wanted)
         if config.agent != before.agent:
@@ -204,6 +210,14 @@ class Agent:
             self._send(now)
         self._be_scraped(listening)
         return str(plan)
+
+    def _share_budget(self) -> None:
+        """Divide the budget: what a trigger loads has its share, and the flows that are always traced have the rest."""
+        limit, flows = self._config.agent["budget"], self._session.traces
+        share = limit / (len(flows) + len(self._runs.loaded))
+        self._runs.keep_within(limit, share)
+        for trace in flows:
+            trace.keep_within((limit - share * len(self._runs.running)) / len(flows))
 
     # --- Histories ------------------------------------------------------------------------------------------------
 
@@ -269,6 +283,7 @@ class Agent:
             endpoint.close()
 
     def close(self) -> None:
+        self._runs.close()
         self._children.close()
         if self._exporter is not None:
             self._exporter.close()

@@ -16,10 +16,10 @@ _MOST_MISSING = 4
 """The number of hooks to name; more are only counted."""
 
 
-def words(traces: Sequence[Trace], metrics: str = "", sent: str = "") -> str:
-    """Describe the flows, where their metrics are and where they are sent to; `degraded` if hooks are missing, with
-    the reason."""
-    flows = ", ".join(_name(trace) for trace in traces)
+def words(traces: Sequence[Trace], metrics: str = "", sent: str = "", loaded: Sequence[str] = ()) -> str:
+    """Describe the flows, where their metrics are and where they are sent to, and what triggers have `loaded`;
+    `degraded` if hooks are missing, with the reason."""
+    flows = ", ".join([*map(_name, traces), *loaded])
     missing = [f"{hook} ({why})" for trace in traces for hook, why in trace.flow.missing.items()]
     where = (f"; metrics at {metrics}" if metrics else "") + (f"; sent to {sent}" if sent else "")
     if not missing:

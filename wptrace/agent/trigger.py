@@ -49,11 +49,15 @@ class Actions:
         self._children, self._say = children, say
         self._traces, self._daily = traces, daily
         self.write_to(room)
+        self.writing: set[Path] = set()
+        """Files that others are writing to the folder."""
+        self.on_fire: Callable[[str, float], None] = lambda name, now: None
+        """Called with the name of each trigger that fires."""
         self._pending: list[tuple[float, str, Sequence[str]]] = []
         self.due = math.inf
 
     def write_to(self, room: Room) -> None:
-        self._room = room
+        self.room = room
         self._dumps = [
             Dumps(trace, recorder, DumpOptions(room.folder, say=self._say))
             for trace in self._traces
@@ -84,15 +88,24 @@ class Actions:
         self.due = min((due for due, _, _ in self._pending), default=math.inf)
 
     def _dump(self, now: float) -> list[Path]:
-        self._room.make()
+        self.room.make(self.writing)
         files = [path for one in self._dumps if (path := one.dump()) is not None]
         for path in files:
-            with suppress(OSError):
-                self._daily.add(now, path.stat().st_size)
-            self._children.add(page(path))
-            if removed := self._room.make(path):
-                self._say(f"{len(removed)} older files made room in {self._room.folder}")
+            self.keep(path, now)
         return files
+
+    def keep(self, path: Path, now: float, with_page: bool = True) -> None:
+        """Count a dump that is complete, and make its page and room for it."""
+        with suppress(OSError):
+            self._daily.add(now, path.stat().st_size)
+        if with_page:
+            self._children.add(page(path))
+        if removed := self.room.make({path, *self.writing}):
+            self._say(f"{len(removed)} older files made room in {self.room.folder}")
+
+    def most(self, now: float) -> int:
+        """The size that another file may have by the limits of the folder."""
+        return min(self.room.keep, self._daily.left(now))
 
     def _run(self, name: str, command: Sequence[str], files: Sequence[Path]) -> None:
         if command:
@@ -209,6 +222,7 @@ class Watch:
         said = "" if report.verdict is None else next(iter(verdict.short_lines(report.verdict, dates=False)), "")
         self._say(f"{words}; {said}" if said else words)
         self._actions.after(now + one.after_s, one.name, one.command)
+        self._actions.on_fire(one.name, now)
 
     def end(self) -> None:
         pass

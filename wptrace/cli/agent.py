@@ -103,13 +103,14 @@ def _check(path: Path) -> int:
         for fault in error.faults:
             print(printable(f"{error.file}: {fault}"))
         return error.exit_code
-    print(printable(f"{path}: right; it traces {', '.join(flow.name for flow in found.flows)}"))
+    more = f"; on a trigger {', '.join(one.command for one in found.on_trigger)}" if found.on_trigger else ""
+    print(printable(f"{path}: right; it traces {', '.join(flow.name for flow in found.flows)}{more}"))
     return 0
 
 
 def make(command: str, settings: Settings) -> Sequence[Flow]:
     """The flows of a command with these options, which its own code reads and checks."""
-    from wptrace.agent.config import words
+    from wptrace.agent.config import arguments
     from wptrace.cli.main import Parser
     from wptrace.engine.definition.faults import did_you_mean
 
@@ -122,9 +123,7 @@ def make(command: str, settings: Settings) -> Sequence[Flow]:
     for name in settings:
         if name not in accepted:
             raise UsageError(f"{command} in the agent has no option --{name}{did_you_mean(name, accepted)}")
-    definition = [str(settings["definition"])] if "definition" in settings else []
-    others = {name: value for name, value in settings.items() if name != "definition"}
-    options = parser.parse_args([*words(others), *definition])
+    options = parser.parse_args(arguments(settings))
     # Of io alone, where it is what follows `--`.
     options.workload = None
     found: Sequence[Flow] = module.flows(options)

@@ -50,6 +50,20 @@ def itself(*arguments: str) -> list[str]:
     return [sys.executable, "-I", "-c", code, json.dumps(sys.path), *arguments]
 
 
+def own_environment() -> dict[str, str]:
+    """The variables of this process without those that systemd means for it alone."""
+    return {name: value for name, value in os.environ.items() if name not in _OWN}
+
+
+def complaint_of(written: IO[bytes]) -> str:
+    """The error that a command wrote, or its first line; closes the file."""
+    with written as file:
+        file.seek(0)
+        lines = file.read(_MOST_WORDS).decode(errors="replace").strip().splitlines()
+    own = [line for line in lines if line.startswith("wptrace: ")]
+    return next(iter(own or lines), "").removeprefix("wptrace: ")
+
+
 class Children:
     """A consumer that runs commands; the trace never waits for them."""
 
@@ -73,12 +87,11 @@ class Children:
         self.due = time.monotonic() + _LOOKED_S if self._running else math.inf
 
     def _begin(self, one: Command) -> None:
-        variables = {name: value for name, value in os.environ.items() if name not in _OWN}
         complaints = tempfile.TemporaryFile() if one.done else None  # noqa: SIM115 - as long as the process
         try:
             process = subprocess.Popen(
                 list(one.words),
-                env={**variables, **one.variables},
+                env={**own_environment(), **one.variables},
                 stdin=subprocess.DEVNULL,
                 stdout=sys.stderr if complaints is None else subprocess.DEVNULL,
                 stderr=complaints,
@@ -109,14 +122,9 @@ class Children:
     def _ended(self, running: _Running) -> None:
         self._running = None
         one, code = running.command, running.process.returncode
-        lines: list[str] = []
-        if running.complaints is not None:
-            with running.complaints as file:
-                file.seek(0)
-                lines = file.read(_MOST_WORDS).decode(errors="replace").strip().splitlines()
+        complaint = "" if running.complaints is None else complaint_of(running.complaints)
         if code:
-            why = lines[0].removeprefix("wptrace: ") if lines else f"it ended with {code}"
-            self._say(f"{one.what} failed: {why}")
+            self._say(f"{one.what} failed: {complaint or f'it ended with {code}'}")
         elif one.done:
             self._say(one.done)
 

@@ -81,7 +81,7 @@ class Dumps:
     def dump(self) -> Path | None:
         """Write a dump and return its path; on failure report it and leave no file behind."""
         try:
-            path = _created(self._options.folder)
+            path = created(self._options.folder)
             try:
                 made = self._recorder.dump(path, self._trace.start, self._trace.flow.view)
             except (WptraceError, OSError):
@@ -104,7 +104,7 @@ class Dumps:
         self._pages.finish()
 
 
-def _created(folder: Path) -> Path:
+def created(folder: Path) -> Path:
     """A file with a new name; other traces may write to the same folder."""
     stem = time.strftime("wptrace-%Y%m%d-%H%M%S")
     for number in range(_MOST_OF_A_NAME):

@@ -78,6 +78,18 @@ class Fired(NamedTuple):
     holds: bool
 
 
+class Loaded(NamedTuple):
+    """A command that triggers of the agent load."""
+
+    command: str
+    is_loaded: bool
+    runs: int
+    cpu_s: float
+    """Of the runs that have ended, loading included."""
+    left_out: Mapping[str, int]
+    """Times that it was not loaded, or not traced, by cause."""
+
+
 class Delivery(NamedTuple):
     """Counts of the metrics or spans that were sent, lost, or still wait."""
 
@@ -100,6 +112,7 @@ class Process(NamedTuple):
     """The kernel counts the run times of programs all the time."""
     triggers: Sequence[Fired] = ()
     deliveries: Sequence[Delivery] = ()
+    on_trigger: Sequence[Loaded] = ()
 
 
 class Point(NamedTuple):
@@ -353,6 +366,8 @@ class Derived:
                 ("holds", "gauge", "Whether its condition holds now.", int(one.holds)),
             ):
                 self._family(("trigger", what), type, "", help).add((trigger,), value)
+        for loads in process.on_trigger:
+            self._of_loaded(loads)
         for sent in process.deliveries:
             signal = label("signal", sent.signal)
             self._family(("otlp", "sent"), "counter", "", "Data points and spans that the collector has accepted.").add(
@@ -363,6 +378,18 @@ class Derived:
                 lost.add((signal, label("cause", cause)), count)
             self._family(("otlp", "queue"), "gauge", "bytes", "What waits to be sent.").add((signal,), sent.queue_bytes)
         self._family(("build", "info"), "gauge", "", "The version of wptrace.").add((label("version", __version__),), 1)
+
+    def _of_loaded(self, one: Loaded) -> None:
+        command = label("command", one.command)
+        for what, type, unit, help, value in (  # noqa: A001
+            ("loaded", "gauge", "", "Whether a trigger has loaded the command.", int(one.is_loaded)),
+            ("runs", "counter", "", "How often a trigger has begun to load it.", one.runs),
+            ("cpu", "counter", "seconds", "CPU time of its runs that have ended.", one.cpu_s),
+        ):
+            self._family(("on", "trigger", what), type, unit, help).add((command,), value)
+        left_out = self._family(("on", "trigger", "left", "out"), "counter", "", "Runs without a trace, by cause.")
+        for cause, count in one.left_out.items():
+            left_out.add((command, label("cause", cause)), count)
 
 
 def of_cgroups(kind: Kind) -> bool:

@@ -196,7 +196,7 @@ def test_options_are_checked_by_the_command(text: str, fault: str) -> None:
 
 def test_options_stand_in_a_table_by_their_names() -> None:
     settings = {"dev": ["sda", "sdb"], "level": "block", "slots": 5, "writeback": True, "children": False}
-    assert config.words(settings) == ["--dev=sda", "--dev=sdb", "--level=block", "--slots=5", "--writeback"]
+    assert config.arguments(settings) == ["--dev=sda", "--dev=sdb", "--level=block", "--slots=5", "--writeback"]
 
 
 def test_what_is_no_file_is_one_sentence(tmp_path: Path) -> None:
@@ -227,3 +227,48 @@ def test_addresses(text: str, wanted: tuple[str, int]) -> None:
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(UsageError, match="an address such as"):
         config.address(text)
+
+
+# --- What a trigger loads ---------------------------------------------------------------------------------------------
+
+SLOW = "[trigger.slow]\nwhen = 'io.read.total.p99 > 1s'\n"
+
+
+def test_what_a_trigger_loads_has_options_of_its_own() -> None:
+    text = (
+        f"{SLOW}[on_trigger.io]\nlevel = 'path'\ndev = ['sda']\nfor = '90s'\ntriggers = ['slow']\n[on_trigger.irqoff]\n"
+    )
+    io, irqoff = config.parse(text, "x", agent_like).on_trigger
+    assert (io.command, io.arguments, io.for_s) == ("io", ["--level=path", "--dev=sda"], 90.0)
+    assert (irqoff.arguments, irqoff.for_s) == ([], 60.0)
+    assert [io.is_loaded_by(name) for name in ("slow", "other")] == [True, False]
+    assert irqoff.is_loaded_by("other")
+    assert config.arguments({"definition": "nbd", "slow": "1ms"}) == ["nbd", "--slow=1ms"]
+
+
+def agent_like(command: str, settings: Settings) -> Sequence[Flow]:
+    return [TriggerFlow(command, settings)]
+
+
+class TriggerFlow(Named):
+    verdict_kinds = (REQUEST,)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("[on_trigger.io]\n", "line 1, column 1: nothing loads [on_trigger.io]: there is no trigger"),
+        (f"{SLOW}[on_trigger.io]\nfor = '2h'", "line 4, column 8: for must be a time from 1s to 1h, not 2h"),
+        (f"{SLOW}[on_trigger.io]\nfor = 5", "line 4, column 7: for must be a string in quotes"),
+        (f"{SLOW}[on_trigger.io]\ntriggers = ['slw']", "there is no trigger slw; did you mean slow?"),
+        (f"{SLOW}[on_trigger.io]\ntriggers = [1]", "line 4, column 12: triggers must be a list of up to 32 names"),
+        (f"{SLOW}[on_trigger.io]\nrecorder = '30s'", "line 4, column 1: recorder is for [always.io]"),
+        (f"{SLOW}[on_trigger.io]\nlevel = 'pth'", "line 4, column 10: io: argument --level: invalid choice"),
+        (f"{SLOW}[on_trigger.ioo]\n", "line 3, column 1: there is no command to trace 'ioo'; did you mean io?"),
+        (f"{SLOW}[on_trigger]\nio = 5", "io must be a table of options: [on_trigger.io]"),
+        (f"on_trigger = 5\n{SLOW}", "line 1, column 14: on_trigger must be a table of tables"),
+    ],
+)
+def test_mistakes_in_what_a_trigger_loads_have_a_place(text: str, fault: str) -> None:
+    (found,) = faults(text, agent.make)
+    assert fault in found

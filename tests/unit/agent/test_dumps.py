@@ -33,7 +33,7 @@ def test_what_was_just_made_stays_however_large_it_is(tmp_path: Path) -> None:
     """Also where the clock was set back."""
     new = tmp_path / "wptrace-20200101-000000.wpt"
     made(tmp_path, new.name, "wptrace-20261127-120000.wpt")
-    assert Room(tmp_path, 1).make(new) == ["wptrace-20261127-120000.wpt"]
+    assert Room(tmp_path, 1).make({new}) == ["wptrace-20261127-120000.wpt"]
     assert names(tmp_path) == [new.name]
 
 

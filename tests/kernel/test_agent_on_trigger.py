@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`[on_trigger.COMMAND]` of `wptrace agent` on a real kernel: what a trigger loads sees all of its time."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from threading import Timer
+
+import pytest
+
+from tests.kernel.disks import Disk, fio, total
+from tests.kernel.test_agent import CONFIG, Agent, running, scrape
+from tests.kernel.trace import PATIENCE, count, wait_until, wptrace
+
+TABLES = """
+[prometheus]
+listen = "127.0.0.1:0"
+[trigger.slow]
+when = "io.read.total.max > 1ns"
+cooldown = "24h"
+after = "0s"
+[trigger.other]
+when = "io.write.total.max > 1h"
+[on_trigger.io]
+level = "path"
+dev = "{dev}"
+slow = "0s"
+neighbours = true
+for = "{for_}"
+"""
+
+
+def config(disk: Disk, folder: Path, for_: str, more: str = "") -> str:
+    agent = CONFIG.replace("[always.io]", f'folder = "{folder}"\n[always.io]').format(dev=disk.name)
+    return agent + TABLES.format(dev=disk.name, for_=for_) + more
+
+
+def loaded(status: str) -> dict[str, float]:
+    """The metrics of what triggers load."""
+    (address,) = re.findall(r"metrics at http://(\S+?)/metrics", status)
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE) as answer:
+        text = answer.read().decode()
+    found = re.findall(r'^wptrace_on_trigger_(\w+)\{command="io"(?:,cause="(\w+)")?\} (.+)$', text, re.M)
+    return {cause or name: float(value) for name, cause, value in found}
+
+
+def processes(agent: Agent) -> list[str]:
+    """Those that it started and that still run, by their pids."""
+    listed = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(agent.process.pid)], capture_output=True, text=True, check=False
+    )
+    return listed.stdout.split()
+
+
+def pull(agent: Agent, name: str) -> None:
+    asked = wptrace("agent", "--trigger", name, "--pid", str(agent.process.pid))
+    assert asked.stdout == f"trigger {name} has fired\n"
+
+
+def heard_until(agent: Agent, words: str) -> str:
+    """Its standard error until a line with these words."""
+    assert agent.process.stderr is not None
+    heard = ""
+    limit = Timer(PATIENCE, agent.process.kill)
+    limit.start()
+    try:
+        for line in agent.process.stderr:
+            heard += line
+            if words in line:
+                return heard
+    finally:
+        limit.cancel()
+    raise AssertionError(f"the agent ended without {words!r}:\n{heard}")
+
+
+@pytest.mark.one_kernel
+def test_what_a_trigger_loads_sees_every_read_of_its_time(disk: Disk, tmp_path: Path) -> None:
+    """The first reads fire it; those of the second fio are made once it traces. The flow of always has both."""
+    with running(tmp_path, config(disk, tmp_path, "12s")) as agent:
+        status = agent.ready
+        assert loaded(status)["loaded"] == 0
+        first = total(fio(disk.path, rw="randread", number_ios=50))
+        heard = heard_until(agent, "has loaded [on_trigger.io] for 12.0 s")
+        seen = total(fio(disk.path, rw="randread", number_ios=300))
+        assert loaded(status) | {"cpu_seconds_total": 0} == {
+            "loaded": 1,
+            "runs_total": 1,
+            "cpu_seconds_total": 0,
+            **dict.fromkeys(("running", "daily", "budget", "failed"), 0),
+        }
+        assert scrape(status, disk, first + seen) == first + seen == 350
+        # It prolongs nothing, and is counted.
+        pull(agent, "slow")
+        wait_until(lambda: loaded(status)["running"] == 1, "the trigger that it ignores")
+        wait_until(lambda: loaded(status)["loaded"] == 0, "the end of the run")
+        assert loaded(status)["cpu_seconds_total"] > 0
+        last = total(fio(disk.path, rw="randread", number_ios=40))
+        assert scrape(status, disk, first + seen + last) == first + seen + last
+        (dump,) = tmp_path.glob("wptrace-*.wpt")
+        wait_until(dump.with_suffix(".html").exists, "its page")
+        assert dump.with_suffix(".html").stat().st_mode & 0o777 == 0o600
+        written, rest = agent.stop()
+    heard += rest
+    assert f"  {first + seen + last} requests in " in written
+    assert dump.stat().st_mode & 0o777 == 0o600
+    lines = [json.loads(line) for line in wptrace("replay", str(dump), "--json", "--slow", "0s").stdout.splitlines()]
+    assert sum(line["kind"] == "operation" for line in lines) == seen == 300
+    assert count(lines[-1], op="read", dev=disk.name) == seen
+    assert lines[-1]["requests"]["finished"] == seen
+    assert lines[-1]["duration_ns"] > 11e9
+    assert re.search(
+        rf"^wptrace: \[on_trigger\.io\] of trigger slow is in {dump}; verdict: .* of read operations", heard, re.M
+    )
+    assert "wptrace: trigger slow does not load [on_trigger.io]: it is loaded already\n" in heard
+
+
+@pytest.mark.one_kernel
+def test_a_kill_leaves_nothing_that_traces(disk: Disk, tmp_path: Path) -> None:
+    """Neither of the two commands: the loaded one ends with the pipe to the agent."""
+    with running(tmp_path, config(disk, tmp_path, "1h")) as agent:
+        pull(agent, "other")
+        heard_until(agent, "has loaded [on_trigger.io]")
+        (child,) = processes(agent)
+        assert Path("/proc", child).exists()
+        agent.kill()
+        wait_until(lambda: not Path("/proc", child).exists(), "the end of the command")
+    # What it saw until then can be read.
+    (dump,) = tmp_path.glob("wptrace-*.wpt")
+    assert wptrace("replay", str(dump), "--json").returncode == 0
+
+
+@pytest.mark.one_kernel
+def test_a_reload_takes_effect_after_the_run(disk: Disk, tmp_path: Path) -> None:
+    """The next run is of the new table; without one there is none. A stop of the agent completes the capture."""
+    only_other = 'triggers = ["other"]\n'
+    with running(tmp_path, config(disk, tmp_path, "5s", only_other)) as agent:
+        pull(agent, "slow")
+        pull(agent, "other")
+        heard = heard_until(agent, "has loaded [on_trigger.io] for 5.00 s")
+        assert heard.count("trigger slow: by hand") == 1
+        status = agent.reload(config(disk, tmp_path, "1h", only_other))
+        assert "[on_trigger.io] changed" in status
+        assert "io by trigger other" in status
+        heard_until(agent, "[on_trigger.io] of trigger other is in ")
+        wait_until(lambda: owes_nothing(agent, status), "the budget")
+        heard_until(agent, "has loaded [on_trigger.io]")
+        wrong = agent.reload(config(disk, tmp_path, "1h", 'triggers = ["othr"]\n'))
+        assert "the configuration stays as it was: " in wrong
+        assert "there is no trigger othr; did you mean other?" in wrong
+        status = agent.reload(CONFIG.format(dev=disk.name) + '[prometheus]\nlisten = "127.0.0.1:0"\n')
+        assert "[on_trigger.io]" in status
+        seen = total(fio(disk.path, rw="randread", number_ios=30))
+        _, said = agent.stop()
+    assert "; it ended early: the agent ended; verdict: " in said
+    newest = max(tmp_path.glob("wptrace-*.wpt"))
+    lines = [json.loads(line) for line in wptrace("replay", str(newest), "--json").stdout.splitlines()]
+    assert lines[-1]["kind"] == "summary"
+    assert lines[-1]["requests"]["finished"] == seen == 30
+
+
+def owes_nothing(agent: Agent, status: str) -> bool:
+    """Fire again until the CPU time of the first run is covered."""
+    pull(agent, "other")
+    return loaded(status)["runs_total"] == 2
+
+
+@pytest.mark.one_kernel
+def test_mistakes_are_found_by_a_check(disk: Disk, tmp_path: Path) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text('[trigger.slow]\nwhen = "io.read.total.p99 > 1s"\n[on_trigger.io]\nlevel = "pth"\nfor = "2h"\n')
+    checked = subprocess.run(
+        [sys.executable, "-m", "wptrace", "agent", "--check", "-c", str(file)], capture_output=True, text=True
+    )
+    assert checked.returncode == 2
+    assert "line 4, column 10: io: argument --level: invalid choice" in checked.stdout
+    assert "line 5, column 8: for must be a time from 1s to 1h, not 2h" in checked.stdout
