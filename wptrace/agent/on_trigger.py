@@ -92,22 +92,24 @@ class _Run:
         words = [table.command, *table.arguments, f"--capture={path}"]
         if table.command in WITH_BUDGET:
             words.append(f"--budget={share * 100:.4g}%")
+        self._text, written = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self._text, False)
         try:
             self.process = subprocess.Popen(
                 itself(*words),
                 env=own_environment(),
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
+                stdout=written,
                 stderr=self._complaints,
                 # A signal of the terminal is for the agent.
                 start_new_session=True,
             )
         except OSError:
+            os.close(self._text)
             self._complaints.close()
             raise
-        assert self.process.stdout is not None
-        self._text = self.process.stdout.fileno()
-        os.set_blocking(self._text, False)
+        finally:
+            os.close(written)
 
     @property
     def what(self) -> str:
@@ -134,8 +136,7 @@ class _Run:
 
     def close(self) -> str:
         """After its end: its complaint."""
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        os.close(self._text)
         return complaint_of(self._complaints)
 
 

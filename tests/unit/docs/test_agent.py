@@ -19,17 +19,23 @@ from wptrace.flows.io.parts.owners import KINDS as OWNED
 from wptrace.flows.size import REQUEST as SIZES
 from wptrace.model.kind import TOTAL
 from wptrace.model.report import BYTES
-from wptrace.outputs.metrics import Delivery, Fired, Owners, Source
+from wptrace.outputs.metrics import Delivery, Fired, Loaded, Owners, Source
 from wptrace.outputs.prometheus import Metrics
 
 
 def test_every_setting_has_a_row_with_what_it_is_without_one() -> None:
     (rows,) = tables(section("agent.md", "## The file"))
     named, table = [], ""
-    for row in rows[:-1]:
+    for row in rows:
         table = row[0] or table
-        named.append((table, row[1], row[2]))
-    whole = [*config.TABLES, config.TRIGGER._replace(name="trigger.NAME")]
+        # Of a command, whose own page has them.
+        if row[1] != "options":
+            named.append((table, row[1], row[2]))
+    whole = [
+        *config.TABLES,
+        config.TRIGGER._replace(name="trigger.NAME"),
+        config.ON_TRIGGER._replace(name="on_trigger.COMMAND"),
+    ]
     keys = [(table.name, key) for table in whole for key in table.keys]
     assert named == [(name, key.name, "" if key.needed else key.shown.strip('"')) for name, key in keys]
 
@@ -52,7 +58,11 @@ def test_every_metric_is_on_the_page_and_vice_versa() -> None:
     metrics.own(Owners(("unit",), lambda owner: (str(owner),), 1, lambda: [("sda", "pvc-1", "shop")]))
     text = metrics.text(
         [snapshot(cells, counters), snapshot(sizes), snapshot(owned, moved)],
-        PROCESS._replace(triggers=[Fired("slow", 1, 2, True)], deliveries=[Delivery("traces", 1, {"limit": 1}, 1)]),
+        PROCESS._replace(
+            triggers=[Fired("slow", 1, 2, True)],
+            deliveries=[Delivery("traces", 1, {"limit": 1}, 1)],
+            on_trigger=[Loaded("io", True, 1, 0.5, {"budget": 1})],
+        ),
     )
     made = set(re.findall(r"^# TYPE (\w+)", text, re.M)) - {"wptrace_io_stage_bytes"}
     assert made == said
