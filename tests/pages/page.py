@@ -55,6 +55,8 @@ def words(line: str) -> str:
     line = re.sub(r"\b(operation|request|bio|owner)s\b", r"\1", line)
     line = re.sub(r"[\d,.:]*\d(?: ?(?:ns|us|ms|s|k|M|[KMG]iB|B)\b)?%?(?:/s)?", "N", line)
     line = re.sub(r"N(?: ?[kM]?/s| ?[KMG]iB/s| B/s)", "N", line)
+    # Too small a part of a stage has no name in the verdict.
+    line = line.replace(", N on the CPU", "")
     return " ".join(line.split())
 
 
