@@ -135,6 +135,24 @@ def test_a_kill_leaves_nothing_that_traces(disk: Disk, tmp_path: Path) -> None:
 
 
 @pytest.mark.one_kernel
+def test_what_cannot_be_loaded_any_more_leaves_nothing(disk: Disk, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    with running(tmp_path, config(disk, tmp_path, "5s", f'dir = "{gone}"\n')) as agent:
+        status = agent.ready
+        gone.rmdir()
+        pull(agent, "other")
+        heard = heard_until(agent, "[on_trigger.io] of trigger other failed: ")
+        assert str(gone) in heard
+        found = loaded(status)
+        assert (found["failed"], found["loaded"]) == (1, 0)
+        assert not list(tmp_path.glob("wptrace-*"))
+        seen = total(fio(disk.path, rw="randread", number_ios=20))
+        assert scrape(status, disk, seen) == seen
+        agent.stop()
+
+
+@pytest.mark.one_kernel
 def test_a_reload_takes_effect_after_the_run(disk: Disk, tmp_path: Path) -> None:
     """The next run is of the new table; without one there is none. A stop of the agent completes the capture."""
     only_other = 'triggers = ["other"]\n'
