@@ -257,9 +257,8 @@ class Runs:
         if self._reaped(slot, run):
             self._ended(slot, run, now)
         elif now >= run.until and (run.is_ending or not run.has_begun):
-            run.process.kill()
-            run.why = run.why or "it did not end in time" if run.has_begun else "it was not loaded in time"
-            run.process.wait()
+            run.why = (run.why or "it did not end in time") if run.has_begun else "it was not loaded in time"
+            self._kill(slot, run)
             self._ended(slot, run, now)
         elif now >= run.until:
             run.end(now)
@@ -270,10 +269,18 @@ class Runs:
         before = _children_s()
         if run.process.poll() is None:
             return False
-        took = _children_s() - before
-        slot.cpu_s += took
-        self._ledger.add(took)
+        self._charge(slot, _children_s() - before)
         return True
+
+    def _kill(self, slot: _Slot, run: _Run) -> None:
+        before = _children_s()
+        run.process.kill()
+        run.process.wait()
+        self._charge(slot, _children_s() - before)
+
+    def _charge(self, slot: _Slot, seconds: float) -> None:
+        slot.cpu_s += seconds
+        self._ledger.add(seconds)
 
     def _ended(self, slot: _Slot, run: _Run, now: float, page: bool = True) -> None:
         run.read()
@@ -312,8 +319,7 @@ class Runs:
                 continue
             while not self._reaped(slot, run):
                 if time.monotonic() >= until:
-                    run.process.kill()
-                    run.process.wait()
+                    self._kill(slot, run)
                     break
                 # It ends only after its text was read.
                 run.read()
