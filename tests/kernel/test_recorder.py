@@ -54,6 +54,10 @@ class Recording(Trace):
     says = r"(wptrace: (the recorder|its page) [^\n]*\n)*"
 
 
+class RecordingFlow(Recording):
+    command = "flow"
+
+
 class Asked(Recording):
     """As users start it: `wptrace dump` knows it by its command line."""
 
@@ -171,7 +175,7 @@ def test_a_dump_of_a_definition_has_what_each_was(disk: Disk, tmp_path: Path, te
     every, folder = tmp_path / "each.wpt", tmp_path / "dumps"
     folder.mkdir()
     options = ["--each", f"--capture={every}", "--recorder=4M", "--recorder-at-end", f"--dump-dir={folder}"]
-    with AskedFlow(definition(tmp_path, text, disk), *options) as trace:
+    with RecordingFlow(definition(tmp_path, text, disk), *options) as trace:
         job = fio(disk.path, rw="randrw", bsrange="4k-64k", number_ios=400, ioengine="libaio", iodepth=8)
         trace.stop()
     (dump,) = dumps(folder)
@@ -206,7 +210,7 @@ def _figures(row: Line) -> Line:
 @pytest.mark.one_kernel
 def test_objects_that_have_no_room_are_counted(disk: Disk, tmp_path: Path) -> None:
     options = ["--recorder=1M", "--recorder-at-end", f"--dump-dir={tmp_path}"]
-    with AskedFlow(definition(tmp_path, ISSUED, disk), *options) as trace:
+    with RecordingFlow(definition(tmp_path, ISSUED, disk), *options) as trace:
         job = fio(disk.path, rw="randread", bs="512", number_ios=24_000)
         trace.stop()
     found = replayed(dumps(tmp_path)[0])
