@@ -69,8 +69,15 @@ def completed(disks: Sequence[Disk]) -> dict[str, dict[str, int]]:
 def loop_device(image: Path, size: str = "64M") -> Iterator[Disk]:
     with image.open("wb") as file:
         file.truncate(int(size[:-1]) << 20)
+    with loop_on(image) as disk:
+        yield disk
+
+
+@contextmanager
+def loop_on(path: Path | str, *options: str) -> Iterator[Disk]:
+    """A loop device on a file or a disk that is there."""
     subprocess.run(["modprobe", "--quiet", "loop"], check=False)  # built in here and there
-    command = ["losetup", "--find", "--show", str(image)]
+    command = ["losetup", "--find", "--show", *options, str(path)]
     name = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
     try:
         yield Disk(Path(name).name)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.kernel.disks import Disk, setting, unmount
+from tests.kernel.disks import Disk, loop_on, setting, unmount
 from tests.kernel.patience import said
 from tests.kernel.trace import PATIENCE, wait_until
 
@@ -67,12 +67,8 @@ def delay(disk: Disk, latency_ms: int) -> None:
 @contextmanager
 def direct_loop(below: Disk) -> Iterator[Disk]:
     """A loop device that passes each request on to a block device, without a page cache in between."""
-    _run("modprobe", "loop")
-    name = _run("losetup", "--find", "--show", "--direct-io=on", below.path)
-    try:
-        yield Disk(Path(name).name)
-    finally:
-        _run("losetup", "--detach", name)
+    with loop_on(below.path, "--direct-io=on") as disk:
+        yield disk
 
 
 # Features that kernels of the matrix do not know are off, and so is what would read or write later by itself.

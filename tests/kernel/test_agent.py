@@ -23,8 +23,9 @@ import pytest
 
 from tests.collector import Collector, collecting, nobody, points, silent
 from tests.kernel import fuse
-from tests.kernel.disks import Disk, fio, fio_jobs, loop_device, total
+from tests.kernel.disks import Disk, fio, fio_jobs, loop_device, loop_on, total
 from tests.kernel.loads import mounted
+from tests.kernel.test_fuse import served
 from tests.kernel.trace import PATIENCE, ROOT, BlockTrace, commands, count, unskipped, wait_until, wptrace
 from tests.lab import peers
 from tests.peers.victoria import victoria
@@ -181,11 +182,15 @@ def test_reloads_lose_nothing(disk: Disk, tmp_path: Path) -> None:
 # --- Prometheus -------------------------------------------------------------------------------------------------------
 
 
+def free_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return f"127.0.0.1:{taken.getsockname()[1]}"
+
+
 @contextmanager
 def prometheus(folder: Path, target: str, more: str = "") -> Iterator[Callable[..., Any]]:
     """The real one, which scrapes the target twice a second; asks its API."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    address = free_address()
     file = folder / "prometheus.yml"
     file.write_text(
         "global: {scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms}\n"
@@ -271,8 +276,7 @@ def test_prometheus_has_what_fio_did(disk: Disk, tmp_path: Path) -> None:
 @contextmanager
 def alertmanager(folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     """The real one: its address, and the alerts that it has."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    address = free_address()
     file = folder / "alertmanager.yml"
     file.write_text("route: {receiver: nobody}\nreceivers: [{name: nobody}]\n")
     words = [f"--config.file={file}", f"--storage.path={folder / 'alerts'}", f"--web.listen-address={address}"]
@@ -304,25 +308,12 @@ def answers(ask: Callable[[], Any]) -> bool:
 
 @contextmanager
 def slow_disk(folder: Path, delay_s: float) -> Iterator[Disk]:
-    """A loop device on a file of FUSE, whose server takes its time for each read."""
-    subprocess.run(["modprobe", "--quiet", "fuse"], check=False)  # built in here and there
-    below, mounted_at = folder / "below", folder / "fuse"
-    below.touch()
-    os.truncate(below, 16 << 20)
-    mounted_at.mkdir()
-    words = [sys.executable, fuse.__file__, str(mounted_at), str(below), str(delay_s)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        assert server.stdout.readline() == "ready\n"
-        try:
-            command = ["losetup", "--find", "--show", "--direct-io=on", str(mounted_at / os.fsdecode(fuse.NAME))]
-            name = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-            try:
-                yield Disk(Path(name).name)
-            finally:
-                subprocess.run(["losetup", "--detach", name], check=True)
-        finally:
-            subprocess.run(["umount", "--lazy", str(mounted_at)], check=True)
+    """A loop device on a file of FUSE."""
+    with (
+        served(folder / "fuse", folder / "below", 16 << 20, delay_s),
+        loop_on(folder / "fuse" / os.fsdecode(fuse.NAME), "--direct-io=on") as disk,
+    ):
+        yield disk
 
 
 @pytest.mark.one_kernel
@@ -397,8 +388,7 @@ class Scraped(BlockTrace):
 
 @pytest.mark.one_kernel
 def test_a_run_answers_a_scraper_beside_its_output(disk: Disk, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = free_address()
     with Scraped("--dev", disk.name, "--prometheus", address) as trace:
         made = total(fio(disk.path, rw="randread", number_ios=150))
         assert scrape(f"metrics at http://{address}/metrics", disk, made) == made

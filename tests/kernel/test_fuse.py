@@ -39,11 +39,12 @@ class Server:
 
 
 @contextmanager
-def served(folder: Path, below: Path) -> Iterator[Server]:
+def served(folder: Path, below: Path, size: int = SIZE, delay_s: float = DELAY_S) -> Iterator[Server]:
+    """A file of FUSE whose server takes its time for each read and write."""
     subprocess.run(["modprobe", "--quiet", "fuse"], check=False)  # built in here and there
-    below.write_bytes(bytes(SIZE))
+    below.write_bytes(bytes(size))
     folder.mkdir()
-    words = [sys.executable, fuse.__file__, str(folder), str(below), str(DELAY_S)]
+    words = [sys.executable, fuse.__file__, str(folder), str(below), str(delay_s)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
