@@ -17,7 +17,7 @@ import pytest
 from tests.kernel.disks import Disk, fio, total
 from tests.kernel.loads import mounted
 from tests.kernel.trace import PATIENCE, ROOT, BlockTrace, Trace, lossless
-from tests.packages.test_kubernetes import manifest
+from tests.packages.kubernetes import manifest
 
 # Without what the process had before, root or not. Before 5.11 maps count as locked memory.
 UNLIMITED = ("sh", "-c", 'ulimit -l unlimited 2>/dev/null; exec "$@"', "sh")

@@ -14,16 +14,12 @@ import pytest
 import yaml
 
 from tests.packages.installed import ROOT
+from tests.packages.kubernetes import manifest
 from wptrace import __version__
 from wptrace.cli.main import main
 
-MANIFEST = ROOT / "contrib" / "kubernetes" / "daemonset.yaml"
 CHART = ROOT / "contrib" / "helm" / "wptrace"
 RELEASE = {"Namespace": "wptrace"}
-
-
-def manifest() -> dict[str, Any]:
-    return {one["kind"]: one for one in yaml.safe_load_all(MANIFEST.read_text())}
 
 
 def rendered() -> dict[str, Any]:
