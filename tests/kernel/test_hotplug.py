@@ -12,10 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.disks import Disk, null_device
+from tests.kernel.disks import Disk, completed, null_device
 from tests.kernel.test_capture import replayed
 from tests.kernel.trace import Line, Trace, wait_until
 from tests.thorough import only_all
+from wptrace.bpf import trial
+from wptrace.flows.io.options import Options
+from wptrace.flows.io.path import PathFlow
+from wptrace.kernel import blockdev
 
 pytestmark = pytest.mark.guest
 
@@ -121,3 +125,39 @@ def test_disks_that_come_have_rows_at_the_level_of_blocks(times: str) -> None:
         assert 20 <= requests[name] <= done[name]
     book = trace.summary["requests"]
     assert (book["lost"], book["in_flight"]) == (0, 0)
+
+
+HITS = 7
+
+
+def test_only_the_busiest_disks_have_rows_where_memory_is_short() -> None:
+    with ExitStack() as stack:
+        busy, idle, idlest = (stack.enter_context(null_device(f"wptm{name}")) for name in ("busy", "idle", "idlest"))
+        reads = _Reads()
+        reads.read(busy, 60)
+        reads.read(idle, 20)
+        of_all = completed([Disk(name) for name in blockdev.disks()])
+        busier = sum(counts["read"] + counts["write"] + counts["discard"] >= 60 for counts in of_all.values())
+        flow = PathFlow(Options())
+        with trial.open_here(flow.without_options) as obj:
+            flow._prepare(obj)
+            spare = len(flow.devices.names) - 1 - len(of_all)
+            flow._make_room(obj, 1 + busier + spare)
+            memory = obj.planned_bytes
+        with Trace("--memory", str(memory), "0.5") as trace:
+            reads.made.clear()
+            for disk in (busy, idle, idlest):
+                reads.read(disk, 30)
+                with Path(disk.path).open("rb", buffering=0) as file:
+                    for _ in range(1 + HITS):
+                        file.seek(0)
+                        file.read(512)
+            trace.stop()
+    (note,) = [one for one in trace.lines[0]["notes"] if "counted as other" in one]
+    assert note.startswith(f"{len(of_all) - busier} of {len(of_all)} devices are")
+    for kind in ("operation", "request"):
+        found = of_devices(trace.summary["rows"], kind)
+        assert (found[busy.name], found["other"], found[idle.name]) == (31, 62, 0)
+    hits = of_devices(trace.summary["rows"], "hit")
+    assert (hits[busy.name], hits["other"]) == (HITS, 2 * HITS)
+    assert trace.summary["requests"]["lost"] == 0

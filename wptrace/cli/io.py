@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "them; or the block layer alone, the cheapest (default: path, or request where path would cost too much)",
     )
     common.add_devices(which, ", or a path on NFS, FUSE and the like")
+    common.add_memory(which)
     common.add_filters(which, FILTERS)
     which.add_argument("--children", action="store_true", help="with --pid: also processes that it starts, or started")
     which.add_argument("--interference", action="store_true", help="also time what took the CPU from operations")
@@ -163,6 +164,7 @@ def _block(options: argparse.Namespace, events: common.EventOptions) -> BlockFlo
         Options(
             tuple(options.dev),
             events.slow_ns,
+            common.memory(options),
             common.ring(options, events),
             wanted,
             recorder=recorder.size(options),
@@ -243,6 +245,7 @@ def _path(options: argparse.Namespace, events: common.EventOptions, by: str, why
         top=TOP if options.top is None else common.number(options.top, "--top"),
         recorder=recorder.size(options),
         recorder_slow_ns=recorder.slow_ns(options),
+        memory=common.memory(options),
         ring_bytes=common.ring(options, events),
     )
     if options.level == "request":

@@ -213,6 +213,15 @@ def ring(options: argparse.Namespace, events: EventOptions) -> int:
     return 16 << 20 if events.every else 4 << 20
 
 
+def memory(options: argparse.Namespace) -> int | None:
+    if options.memory is None:
+        return None
+    count = parse_bytes(options.memory)
+    if count is None:
+        raise UsageError(f"--memory takes a size such as 256M, not {options.memory!r}")
+    return count
+
+
 def budget(options: argparse.Namespace) -> float | None:
     return None if options.budget is None else percent(options.budget, "--budget")
 
@@ -410,6 +419,15 @@ def add_devices(parser: argparse._ActionsContainer, more: str = "") -> None:
         default=[],
         metavar="DEVICE",
         help=f"a disk, partition or stacked device: /dev/x, x or MAJ:MIN{more}; repeatable (default: all disks)",
+    )
+
+
+def add_memory(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--memory",
+        metavar="SIZE",
+        help="the kernel memory that a trace may take: if there are too many disks for it, only the busiest get rows "
+        "(default: half of what is free)",
     )
 
 

@@ -16,7 +16,9 @@ SUMMARY = "count the sizes of requests, and how many are sequential"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_interval(parser)
-    common.add_devices(parser.add_argument_group("what to trace"))
+    which = parser.add_argument_group("what to trace")
+    common.add_devices(which)
+    common.add_memory(which)
     parser.add_argument("-D", "--per-device", action="store_true", help="a table for each device")
     parser.add_argument("--exact", action="store_true", help="a row for each size, however many there are")
     common.add_capture(parser)
@@ -46,4 +48,4 @@ def run(options: argparse.Namespace) -> int:
 def flows(options: argparse.Namespace) -> list[SizeFlow]:
     from wptrace.flows.size import SizeFlow
 
-    return [SizeFlow(tuple(options.dev))]
+    return [SizeFlow(tuple(options.dev), common.memory(options))]

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, Callable
 
 from wptrace.analysis.load import BUSY_MS, LOAD, READS, STAMPED
-from wptrace.bpf.lib import libbpf
 from wptrace.bpf.object import BpfObject
 from wptrace.engine.cells import Cells, Elements
 from wptrace.engine.hooks import Hook
 from wptrace.errors import UsageError
-from wptrace.kernel import blockdev, cpus, mounts
+from wptrace.kernel import blockdev, cpus, memory, mounts
 from wptrace.kernel.mounts import Remote
+from wptrace.model import units
 from wptrace.model.kind import DEVICE, OPERATION, Group, Kind, Label
 
 LABELS = (Label("dev", DEVICE), Label("op", OPERATION))
@@ -73,9 +73,19 @@ def names(found: Iterable[blockdev.Extent | Remote]) -> list[str]:
     return [OTHER, *(one.name for one in found)]
 
 
+def by_operation(obj: BpfObject) -> Callable[[int], None]:
+    """Set the size of `cells`, of which a device has one for each operation."""
+    cells, ops = obj.maps["cells"], len(obj.enum("block_op"))
+
+    def make_room(devices: int) -> None:
+        cells.max_entries = devices * ops
+
+    return make_room
+
+
 def spare(row_bytes: int) -> int:
-    """The number of spare rows for devices that appear later, given the bytes of a row on each CPU."""
-    return max(min(_SPARE_BYTES // (row_bytes * libbpf().cpus), _SPARE), 1)
+    """The number of spare rows for devices that appear later, given the bytes of a row on all CPUs."""
+    return max(min(_SPARE_BYTES // max(row_bytes, 1), _SPARE), 1)
 
 
 class Slots:
@@ -188,6 +198,8 @@ class Devices:
         self.changing = False
         """Set before the start if the devices may be changed while they are traced, so that there is room for more."""
         self._aimed = False
+        self.shortage: list[str] = []
+        """A note if memory was too short for rows of all devices."""
 
     @property
     def _no_disk(self) -> bool:
@@ -213,10 +225,11 @@ class Devices:
         return [*lines, *(f"observe {hook.name} by {hook.by}" for hook in hooks)]
 
     def notes(self) -> list[str]:
-        return [
+        found = [
             f"{device} has no requests of its own: they are shown on {', '.join(below)}"
             for device, below in stacked(self.wanted).items()
         ]
+        return found + self.shortage
 
     @property
     def may_come(self) -> bool:
@@ -233,20 +246,55 @@ class Devices:
                 found += blockdev.layers_of(blockdev.resolve(device))
         return list(dict.fromkeys(found))
 
-    def spare(self, row_bytes: int) -> int:
-        """The number of spare rows for devices that appear later, given the bytes of a row on each CPU."""
-        return spare(row_bytes) if self.may_come or self.changing else 0
+    def place(
+        self,
+        obj: BpfObject,
+        make_room: Callable[[int], None] = lambda _rows: None,
+        room: int = 0,
+        permitted: int | None = None,
+        reused: bool = True,
+    ) -> None:
+        """Give each device a row in the programs, which are not loaded yet, and keep spare ones.
 
-    def place(self, obj: BpfObject, room: int, reused: bool = True) -> None:
-        """Give each device a row in the programs, which are not loaded yet, and keep spare ones."""
+        `make_room` sets the sizes of maps for so many rows. `room` is the number of spare ones; 0: as many as a small
+        memory limit allows, if devices may come. All maps may take the `permitted` bytes, or half of what is free; if
+        that is too little, only the busiest of all devices get rows.
+        """
+        make_room(1)
+        least = obj.planned_bytes
+        make_room(2)
+        row = obj.planned_bytes - least
+        room = room or (spare(row) if self.may_come or self.changing else 0)
         room = max(min(room, most(obj) - len(self.extents)), 0)
-        self.slots = Slots(names(self._followed), room, reused)
+        followed = [one.name for one in self._followed]
+        count = self._fitting(len(followed), least + room * row, row, permitted)
+        busiest = sorted(followed, key=lambda name: -(blockdev.completed(name) or 0)) if count < len(followed) else []
+        self.slots = Slots(names(one for one in self._followed if one.name not in busiest[count:]), room, reused)
         self.names = self.slots.names
-        self.loads = Loads(one.name for one in self.extents)
+        make_room(len(self.names))
+        self.loads = Loads(one.name for one in self.extents if one.name in self.names)
         obj.bss.trace_unlisted = self.everything
         obj.bss.devices = table(obj, self.extents, self.names, self.stateful)
         if self._hidden:
             obj.bss.hidden_disks = hidden_table(obj, self.extents, self.names)
+
+    def _fitting(self, devices: int, least: int, row: int, permitted: int | None) -> int:
+        """How many devices get a row; all of them if they are named."""
+        whole = least + devices * row
+        limit = memory.room().bytes // 2 if permitted is None else permitted
+        if whole <= limit or (permitted is None and not self.everything):
+            return devices
+        if permitted is not None and (not self.everything or least + row > limit):
+            raise UsageError(
+                f"this takes {units.size(whole)} of the kernel's memory, and --memory permits {units.size(limit)}",
+                hint="permit more, name fewer devices or use fewer options",
+            )
+        count = max((limit - least) // row, 1)
+        self.shortage = [
+            f"{devices - count} of {devices} devices are counted as {OTHER}: rows for all of them take "
+            f"{units.size(whole)} of the kernel's memory, and {units.size(limit)} are permitted"
+        ]
+        return count
 
     def aim(self, obj: BpfObject, wanted: Sequence[str]) -> None:
         """Trace these devices from the next check on. The counts of others are kept."""

@@ -9,7 +9,7 @@ from wptrace.bpf.maps import Map
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader
 from wptrace.engine.cells import Changes
-from wptrace.engine.devices import LABELS, Devices
+from wptrace.engine.devices import LABELS, Devices, by_operation
 from wptrace.engine.flow import Flow
 from wptrace.engine.hooks import BOTH, START, Field, probe
 from wptrace.engine.resolver import load
@@ -75,9 +75,9 @@ class SizeFlow(Flow):
         Field(("request.state",), "a request that the driver gives back counts again each time it is issued"),
     )
 
-    def __init__(self, wanted: tuple[str, ...] = ()) -> None:
-        """`wanted` are devices as the user named them; none means all disks."""
-        self._devices = Devices(wanted)
+    def __init__(self, wanted: tuple[str, ...] = (), memory: int | None = None) -> None:
+        """`wanted` are devices as the user named them; none means all disks. Maps may take `memory` bytes."""
+        self._devices, self._memory = Devices(wanted), memory
 
     @staticmethod
     def configure(obj: BpfObject) -> None:
@@ -85,7 +85,8 @@ class SizeFlow(Flow):
 
     def plan(self) -> list[str]:
         """Describe a start without doing it."""
-        return [*self._devices.plan(self.hooks), self.planned_memory(self._prepare)]
+        lines = [*self._devices.plan(self.hooks), self.planned_memory(self._prepare)]
+        return lines + self._devices.shortage
 
     def start(self, reader: Reader) -> Start:
         self._loaded = loaded = load(self.object, self.hooks, self._prepare)
@@ -101,9 +102,7 @@ class SizeFlow(Flow):
 
     def _prepare(self, obj: BpfObject) -> None:
         self.configure(obj)
-        ops = len(obj.enum("block_op"))
-        self._devices.place(obj, self._devices.spare(obj.maps["cells"].value_size * ops))
-        obj.maps["cells"].max_entries = len(self._devices.names) * ops
+        self._devices.place(obj, by_operation(obj), permitted=self._memory)
 
     @property
     def devices(self) -> Devices:

@@ -149,7 +149,7 @@ class StacksFlow(Flow):
             obj.maps[name].max_entries = size
         obj.bss.min_ns = self._options.min_ns
         # What its rows have says for ever by which slot they are.
-        self._devices.place(obj, _SPARE if self._devices.may_come else 0, reused=False)
+        self._devices.place(obj, room=_SPARE if self._devices.may_come else 0, reused=False)
         filters.apply(obj.bss, self._options.wanted, self.filters)
 
     def _add_processes(self, records: list[Record]) -> None:

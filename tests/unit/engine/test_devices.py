@@ -296,6 +296,7 @@ def test_who_comes_is_found_and_who_went_is_not(obj: BpfObject, monkeypatch: pyt
 
     class Running:
         constants, length = obj.constants, staticmethod(obj.length)
+        planned_bytes = 0
 
         class bss:  # noqa: N801
             trace_unlisted = False
@@ -305,7 +306,7 @@ def test_who_comes_is_found_and_who_went_is_not(obj: BpfObject, monkeypatch: pyt
     monkeypatch.setattr(devices, "extents", lambda wanted, hidden: there)
     monkeypatch.setattr(devices, "extents_of_now", lambda wanted, hidden: there)
     made = devices.Devices(())
-    made.place(Running, 1)  # type: ignore[arg-type]
+    made.place(Running, room=1)  # type: ignore[arg-type]
     monkeypatch.setattr(made, "_changes", True)
     renamed: list[tuple[int, str, list[str]]] = []
 

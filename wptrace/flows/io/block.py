@@ -16,7 +16,7 @@ from wptrace.bpf.programs import Program
 from wptrace.bpf.ring import RATE, Reader, Record, Ring
 from wptrace.capture.records import Raw
 from wptrace.engine import filters
-from wptrace.engine.devices import LABELS, DeviceCells, Devices
+from wptrace.engine.devices import LABELS, DeviceCells, Devices, by_operation
 from wptrace.engine.filters import Filter, task
 from wptrace.engine.flow import NEVER_NS, FlightRecorder, Flow
 from wptrace.engine.hooks import BOTH, END, START, Field, Hook, Way, probe
@@ -76,6 +76,8 @@ class Options(NamedTuple):
     """Devices by the names that the user gave; none means all disks."""
     slow_ns: int | None = None
     """Requests that took at least this long are shown one by one."""
+    memory: int | None = None
+    """The bytes that all maps may take; None: half of what is free."""
     ring_bytes: int = 1 << 20
     filter: Filter = Filter()
     """A filter for requests; needs wptrace's own times."""
@@ -219,9 +221,6 @@ class BlockFlow(Flow):
 
     def _prepare(self, obj: BpfObject) -> None:
         self.configure(obj)
-        ops = len(obj.enum("block_op"))
-        self._devices.place(obj, self._devices.spare(obj.maps["cells"].value_size * ops))
-        obj.maps["cells"].max_entries = len(self._devices.names) * ops
         if self._devices.stateful:
             obj.maps["starts"].max_entries = obj.maps["requests"].max_entries = obj.constants["STATES"]
             obj.rodata.own_times = True
@@ -233,6 +232,7 @@ class BlockFlow(Flow):
             obj.maps["records"].max_entries = self._options.ring_bytes
             obj.data.slow_ns = self._options.slow_ns
         filters.apply(obj.bss, self._options.filter, self.filters)
+        self._devices.place(obj, by_operation(obj), permitted=self._options.memory)
         if self._options.filter:
             obj.bss.trace_unlisted = False
 
@@ -242,7 +242,8 @@ class BlockFlow(Flow):
             f"trace {extent.name} (disk {extent.disk}), {self._kind(extent.disk)}" for extent in self._devices.extents
         ]
         hooks = self._hooks()
-        return [*lines, *(f"observe {hook.name} by {hook.by}" for hook in hooks), self.planned_memory(self._prepare)]
+        lines += [*(f"observe {hook.name} by {hook.by}" for hook in hooks), self.planned_memory(self._prepare)]
+        return lines + self._devices.shortage
 
     @property
     def devices(self) -> Devices:

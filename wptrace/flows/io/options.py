@@ -81,6 +81,8 @@ class Options(NamedTuple):
     small memory limit allows, and only the programs of mounted file systems."""
     owner_rows: int = 0
     """The size of the table in the kernel; 0: as large as the memory limit allows."""
+    memory: int | None = None
+    """The bytes that all maps may take; None: half of what is free."""
     ring_bytes: int = 1 << 22
     guest: Guest | None = None
     """Show only operations on the disk images of this guest."""

@@ -61,12 +61,11 @@ class Part:
 
     # --- The start ------------------------------------------------------------------------------------------------
 
-    def row_bytes(self, obj: BpfObject) -> int:
-        """The size of a device's rows on each CPU."""
-        return 0
+    def prepare(self, obj: BpfObject) -> None:
+        """Set constants of the programs and sizes of maps before the load."""
 
-    def prepare(self, obj: BpfObject, slots: int) -> None:
-        """Set constants of the programs and sizes of maps before the load, with rows for so many devices."""
+    def make_room(self, obj: BpfObject, devices: int) -> None:
+        """Set the sizes of maps that have rows for each device."""
 
     def start(self, tracing: Tracing) -> None:
         """Make the readers of the programs' maps."""

@@ -127,7 +127,8 @@ class PathFlow(Flow):
 
     def plan(self) -> list[str]:
         """Describe a start without doing it."""
-        return [*self._devices.plan(self._hooks()), self.planned_memory(self._prepare)]
+        lines = [*self._devices.plan(self._hooks()), self.planned_memory(self._prepare)]
+        return lines + self._devices.shortage
 
     def _hooks(self) -> tuple[Hook, ...]:
         wanted = {stage for part in self._parts for stage in part.stages}
@@ -142,12 +143,15 @@ class PathFlow(Flow):
         self.configure(obj)
         for name in _OPTIONAL if self._object == self.object else ():
             setattr(obj.rodata, name, False)
-        row_bytes = sum(part.row_bytes(obj) for part in self._parts)
-        self._devices.place(obj, self._options.spare or self._devices.spare(row_bytes))
         for part in self._parts:
-            part.prepare(obj, len(self._devices.names))
+            part.prepare(obj)
+        self._devices.place(obj, lambda rows: self._make_room(obj, rows), self._options.spare, self._options.memory)
         if self._object == self.object:
             filters.apply(obj.bss, self._options.filter, self.filters)
+
+    def _make_room(self, obj: BpfObject, rows: int) -> None:
+        for part in self._parts:
+            part.make_room(obj, rows)
 
     @property
     def _object(self) -> str:
@@ -204,7 +208,9 @@ class PathFlow(Flow):
 
     def _watched_whole(self) -> list[blockdev.Extent]:
         """Extents with a row for each request."""
-        return [] if self._options.filter or self._options.guest is not None else self._devices.extents
+        if self._options.filter or self._options.guest is not None:
+            return []
+        return [one for one in self._devices.extents if one.name in self._devices.names]
 
     # --- Other devices, other filters -------------------------------------------------------------------------------
 

@@ -16,12 +16,12 @@ from wptrace.engine import devices
 from wptrace.engine.filters import Filter
 from wptrace.engine.recorder import Recorder
 from wptrace.engine.recorder_size import RecorderSize
+from wptrace.errors import UsageError
 from wptrace.flows.io.hooks import OPERATIONS, SWITCH, THROTTLE
 from wptrace.flows.io.options import BY, Options
-from wptrace.flows.io.parts.counts import Counts
 from wptrace.flows.io.path import PathFlow
 from wptrace.flows.io.request import RequestFlow
-from wptrace.kernel import blockdev
+from wptrace.kernel import blockdev, memory
 from wptrace.kernel.blockdev import EVERYTHING, Extent, kernel_dev
 
 DISK = Extent("sda", "sda", kernel_dev(8, 0), 0, EVERYTHING)
@@ -148,9 +148,8 @@ def test_parts_that_nobody_asks_for_are_not_imported() -> None:
     code = """
 import sys
 from wptrace.flows.io.options import Options
-from wptrace.flows.io.parts.counts import Counts
 from wptrace.flows.io.path import PathFlow
-from wptrace.kernel import blockdev
+from wptrace.kernel import blockdev, memory
 blockdev.layers = list
 PathFlow(Options())
 print(*(name for name in sys.modules if name.startswith("wptrace.flows.io.parts.")))
@@ -174,8 +173,55 @@ def test_rows_of_a_large_machine_are_known_before_the_start(monkeypatch: pytest.
             return obj.planned_bytes
 
     with open_object("io_path_plain") as obj:
-        row = Counts().row_bytes(obj)
+        cells = [obj.maps[f"{name}_cells"] for name in ("op", "only", "hit", "request")]
+        row = sum(one.value_size * of_device for one, of_device in zip(cells, (5, 2, 5, 7)))
     few, many = planned(1), planned(60)
     assert 59 * 128 * row <= many - few <= 59 * 128 * row * 1.01
     flow = PathFlow(Options())
     assert flow.planned_memory(flow._prepare) == "take 1.39 GiB of the kernel's memory, for 128 CPUs"
+
+
+@pytest.fixture
+def sixty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """60 disks, of which each is busier than the one before, and 128 CPUs that there might be: on paper."""
+    disks = [Extent(f"sd{at}", f"sd{at}", kernel_dev(8, at), 0, EVERYTHING) for at in range(60)]
+    monkeypatch.setattr(Libbpf, "cpus", 128)
+    monkeypatch.setattr(devices, "extents", lambda wanted, hidden: disks)
+    monkeypatch.setattr(devices, "stacked", lambda wanted: {})
+    monkeypatch.setattr(blockdev, "completed", lambda name: int(name.removeprefix("sd")))
+
+
+def test_only_the_busiest_devices_get_rows_where_memory_is_short(sixty: None) -> None:
+    flow = PathFlow(Options(memory=256 << 20))
+    with open_object("io_path_plain") as obj:
+        flow._prepare(obj)
+        assert obj.planned_bytes <= 256 << 20
+        flow._make_room(obj, len(flow.devices.names) + 1)
+        assert obj.planned_bytes > 256 << 20
+    assert flow.devices.names == ["other", *(f"sd{at}" for at in range(52, 60)), ""]
+    assert flow.devices.shortage == [
+        "52 of 60 devices are counted as other: rows for all of them take 1.39 GiB of the kernel's memory, "
+        "and 256 MiB are permitted"
+    ]
+
+
+def test_half_of_what_is_free_is_the_limit(sixty: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "room", lambda: memory.Room(512 << 20, "the cgroup /a"))
+    flow = PathFlow(Options())
+    with open_object("io_path_plain") as obj:
+        flow._prepare(obj)
+        assert obj.planned_bytes <= 256 << 20
+    assert flow.devices.names[1:-1] == [f"sd{at}" for at in range(52, 60)]
+    # What a user asked for is tried.
+    named = PathFlow(Options(devices=("sd1",)))
+    with open_object("io_path_plain") as obj:
+        named._prepare(obj)
+    assert len(named.devices.names) == 61
+    assert named.devices.shortage == []
+
+
+@pytest.mark.parametrize("wanted", [Options(memory=1 << 20), Options(devices=("sd1",), memory=256 << 20)])
+def test_what_does_not_fit_is_one_sentence(sixty: None, wanted: Options) -> None:
+    flow = PathFlow(wanted)
+    with open_object("io_path_plain") as obj, pytest.raises(UsageError, match=r"1\.3. GiB .* permits (1|256) MiB$"):
+        flow._prepare(obj)

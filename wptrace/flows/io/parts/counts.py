@@ -28,19 +28,12 @@ class Counts(Part):
         super().__init__()
         self._operations = operations
 
-    def row_bytes(self, obj: BpfObject) -> int:
-        return sum(obj.maps[name].value_size * rows for name, rows in self._rows(obj).items())
-
-    def prepare(self, obj: BpfObject, slots: int) -> None:
-        for name, rows in self._rows(obj).items():
-            obj.maps[name].max_entries = slots * rows
-
-    def _rows(self, obj: BpfObject) -> dict[str, int]:
-        """The sizes of a device's rows."""
-        kinds, ops = len(obj.enum("op_kind")), len(obj.enum("block_op"))
-        if not self._operations:
-            return {"request_cells": ops}
-        return {"op_cells": kinds, "only_cells": _PLAIN_KINDS, "hit_cells": kinds, "request_cells": ops}
+    def make_room(self, obj: BpfObject, devices: int) -> None:
+        kinds = len(obj.enum("op_kind"))
+        obj.maps["request_cells"].max_entries = devices * len(obj.enum("block_op"))
+        if self._operations:
+            obj.maps["op_cells"].max_entries = obj.maps["hit_cells"].max_entries = devices * kinds
+            obj.maps["only_cells"].max_entries = devices * _PLAIN_KINDS
 
     def start(self, tracing: Tracing) -> None:
         obj = tracing.obj

@@ -32,12 +32,12 @@ class FileSystems(Part):
         self._below = devices.below_files()
         self._unwatched: set[int] = set()
 
-    def prepare(self, obj: BpfObject, slots: int) -> None:
+    def prepare(self, obj: BpfObject) -> None:
         if self.needs_options:
             obj.rodata.watches_remote = True
-        self._place(obj)
 
     def start(self, tracing: Tracing) -> None:
+        self._place(tracing.obj)
         self._ways = [tracing.loaded.way(hooks.OPERATION), tracing.loaded.way(hooks.SYNC)]
         if self._ways[0].name == FILES and tracing.loaded.way(hooks.FROZEN).programs:
             obj = tracing.obj

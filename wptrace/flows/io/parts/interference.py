@@ -30,16 +30,15 @@ class Interference(Part):
         self._operations = operations
         self.stages = (*INTERFERENCES, *CONTROLLERS) if operations else CONTROLLERS
 
-    def row_bytes(self, obj: BpfObject) -> int:
-        return obj.maps["interference_cells"].value_size * len(obj.enum("op_kind")) if self._operations else 0
-
-    def prepare(self, obj: BpfObject, slots: int) -> None:
+    def make_room(self, obj: BpfObject, devices: int) -> None:
         kinds = len(obj.enum("op_kind"))
+        obj.maps["held_request_cells"].max_entries = devices * len(obj.enum("block_op"))
         if self._operations:
-            obj.maps["interference_cells"].max_entries = slots * kinds
-            obj.maps["held_op_cells"].max_entries = slots * kinds
+            obj.maps["interference_cells"].max_entries = obj.maps["held_op_cells"].max_entries = devices * kinds
+
+    def prepare(self, obj: BpfObject) -> None:
+        if self._operations:
             obj.bss.tick_ns = TICK_NS
-        obj.maps["held_request_cells"].max_entries = slots * len(obj.enum("block_op"))
         obj.rodata.interference = obj.bss.interference_on = True
         found = symbols.code(set(FUNCTIONS.values()))
         code = [found.get(FUNCTIONS.get(name, ""), (0, 0)) for name in obj.enum("controller")]

@@ -36,7 +36,7 @@ class Kicks(Part):
         super().__init__()
         self._ring_bytes = ring_bytes
 
-    def prepare(self, obj: BpfObject, slots: int) -> None:
+    def prepare(self, obj: BpfObject) -> None:
         obj.maps["signal_counts"].max_entries = _KEYS
         obj.maps["signals"].max_entries = self._ring_bytes
         obj.bss.signal_read, obj.bss.signal_write = (numbers()[name] for name in ("read", "write"))

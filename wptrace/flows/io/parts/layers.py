@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 
+from wptrace.bpf.lib import libbpf
 from wptrace.bpf.object import BpfObject
 from wptrace.engine.devices import DeviceCells, Devices, Slots, Table, spare
 from wptrace.errors import UsageError
@@ -26,11 +27,10 @@ class Layers(Part):
         super().__init__()
         self._devices, self._there, self._room = devices, there, room
 
-    def prepare(self, obj: BpfObject, slots: int) -> None:
+    def prepare(self, obj: BpfObject) -> None:
         ops = len(obj.enum("block_op"))
         cells = obj.maps["layer_cells"]
-        self._slots = Slots(self._there, self._room or spare(cells.value_size * ops))
-        self._devices.loads.add(self._slots.names)
+        self._slots = Slots(self._there, self._room or spare(cells.value_size * ops * libbpf().cpus))
         cells.max_entries = len(self._slots.names) * ops
         obj.maps["uppers"].max_entries = _UPPERS
         obj.rodata.stacked = True
@@ -40,6 +40,7 @@ class Layers(Part):
 
     def start(self, tracing: Tracing) -> None:
         obj = tracing.obj
+        self._devices.loads.add(self._slots.names)
         ops, stages = obj.enum("block_op"), obj.enum("layer_stage")
         self._layers = DeviceCells(obj.maps["layer_cells"], self._slots.names, LAYER, ops, stages, True)
         self.cells = {"layer": self._layers}

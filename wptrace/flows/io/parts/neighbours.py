@@ -34,9 +34,11 @@ class Neighbours(Part):
     def chosen(self) -> dict[str, Any]:
         return {"neighbours": True}
 
-    def prepare(self, obj: BpfObject, slots: int) -> None:
+    def make_room(self, obj: BpfObject, devices: int) -> None:
+        obj.maps["neighbour_cells"].max_entries = _rows(obj) + devices * obj.constants["NEIGHBOUR_KINDS"]
+
+    def prepare(self, obj: BpfObject) -> None:
         obj.rodata.neighbours = True
-        obj.maps["neighbour_cells"].max_entries = _rows(obj) + slots * obj.constants["NEIGHBOUR_KINDS"]
         obj.maps["watches"].max_entries = obj.length("bios")
         obj.maps["op_watches"].max_entries = obj.length("ops")
 

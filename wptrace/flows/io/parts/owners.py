@@ -146,13 +146,15 @@ class Owners(Part):
     def chosen(self) -> dict[str, Any]:
         return {"by": self.by}
 
-    def prepare(self, obj: BpfObject, slots: int) -> None:
-        obj.rodata.owner_by = obj.enum("owner_by").index(self.by)
+    def make_room(self, obj: BpfObject, devices: int) -> None:
         ops, requests = obj.maps["owned_op_cells"], obj.maps["owned_request_cells"]
         of_both = (ops.value_codec.size + requests.value_codec.size) * libbpf().cpus
         rows = self._rows or min(_ROWS, 1 << max(_ROW_BYTES // of_both, 16).bit_length() - 1)
         obj.rodata.owner_row_mask = rows - 1
-        ops.max_entries = requests.max_entries = rows + slots * obj.constants["OWNED_KINDS"]
+        ops.max_entries = requests.max_entries = rows + devices * obj.constants["OWNED_KINDS"]
+
+    def prepare(self, obj: BpfObject) -> None:
+        obj.rodata.owner_by = obj.enum("owner_by").index(self.by)
         if self.by in (FILE, DIR):
             obj.maps["owner_paths"].max_entries = obj.length("owners")
 

@@ -34,7 +34,7 @@ class RecorderPart(Part):
         super().__init__()
         self.recorder = NamedRecorder(size, slow_ns, kinds, cgroups)
 
-    def prepare(self, obj: BpfObject, slots: int) -> None:
+    def prepare(self, obj: BpfObject) -> None:
         self.recorder.prepare(obj)
 
     def start(self, tracing: Tracing) -> None:

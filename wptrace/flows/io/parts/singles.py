@@ -48,7 +48,7 @@ class Singles(Part):
     def chosen(self) -> dict[str, Any]:
         return {"segments": True} if self._options.segments else {}
 
-    def prepare(self, obj: BpfObject, slots: int) -> None:
+    def prepare(self, obj: BpfObject) -> None:
         options = self._options
         obj.rodata.emits_records = True
         obj.maps["records"].max_entries = options.ring_bytes

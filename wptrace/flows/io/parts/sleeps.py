@@ -12,11 +12,8 @@ from wptrace.model.book import Cause
 
 
 class Sleeps(Part):
-    def row_bytes(self, obj: BpfObject) -> int:
-        return obj.maps["sleep_cells"].value_size * len(obj.enum("block_op"))
-
-    def prepare(self, obj: BpfObject, slots: int) -> None:
-        obj.maps["sleep_cells"].max_entries = slots * len(obj.enum("block_op"))
+    def make_room(self, obj: BpfObject, devices: int) -> None:
+        obj.maps["sleep_cells"].max_entries = devices * len(obj.enum("block_op"))
 
     def start(self, tracing: Tracing) -> None:
         obj = tracing.obj

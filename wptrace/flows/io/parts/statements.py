@@ -51,9 +51,9 @@ class Statements(Owners):
     def chosen(self) -> dict[str, Any]:
         return {**super().chosen, "statement_text": self._how}
 
-    def prepare(self, obj: BpfObject, slots: int) -> None:
+    def prepare(self, obj: BpfObject) -> None:
         require_reading("--by statement")
-        super().prepare(obj, slots)
+        super().prepare(obj)
         obj.maps["statement_texts"].max_entries = obj.length("owners")
 
     def start(self, tracing: Tracing) -> None:

@@ -37,7 +37,7 @@ class Process(Part):
         command = {"command": list(self._command)} if self._command else {}
         return {**({"children": True} if self._children else {}), **command}
 
-    def prepare(self, obj: BpfObject, slots: int) -> None:
+    def prepare(self, obj: BpfObject) -> None:
         if self._children:
             obj.rodata.filter_children = True
             obj.maps["descendants"].max_entries = _MOST
@@ -81,7 +81,7 @@ class Cgroups(Part):
         super().__init__()
         self._names = names
 
-    def prepare(self, obj: BpfObject, slots: int) -> None:
+    def prepare(self, obj: BpfObject) -> None:
         gone_cgroups.prepare(obj)
 
     def start(self, tracing: Tracing) -> None:

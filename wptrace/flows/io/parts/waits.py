@@ -82,7 +82,7 @@ class Waits(Part):
     def chosen(self) -> dict[str, Any]:
         return {"waits_ns": self._least_ns} if self._least_ns != WAITS_NS else {}
 
-    def prepare(self, obj: BpfObject, slots: int) -> None:
+    def prepare(self, obj: BpfObject) -> None:
         obj.data.wait_ns = self._least_ns
         obj.maps["known_stacks"].max_entries = 2 * len(obj.enum("block_op" if self._counts is None else "op_kind"))
 

@@ -21,12 +21,14 @@ class Writeback(Part):
     needs_options = True
     stages = WRITEBACK_STAGES
 
-    def prepare(self, obj: BpfObject, slots: int) -> None:
+    def make_room(self, obj: BpfObject, devices: int) -> None:
+        obj.maps["writeback_cells"].max_entries = devices
+
+    def prepare(self, obj: BpfObject) -> None:
         frames = _frames()
         obj.maps["dirty_frames"].max_entries = frames
         obj.rodata.frame_mask = frames - 1
         obj.rodata.following = True
-        obj.maps["writeback_cells"].max_entries = slots
 
     def start(self, tracing: Tracing) -> None:
         obj = tracing.obj
