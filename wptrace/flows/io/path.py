@@ -10,7 +10,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from wptrace.analysis.verdict import Rules
@@ -114,7 +114,7 @@ class PathFlow(Flow):
     def checks(chosen: Mapping[str, Way]) -> list[Check]:
         kinds = io_hooks.file_systems(devices.extents((), hidden=True))
         notes = io_operations.notes(chosen[io_hooks.OPERATION], kinds) if chosen else []
-        return [*(Check("operations", DEGRADED, note) for note in notes), _recorder_fits()]
+        return [*(Check("operations", DEGRADED, note) for note in notes), _rows_fit(), _recorder_fits()]
 
     @classmethod
     def hooks_here(cls) -> tuple[Hook, ...]:
@@ -377,6 +377,16 @@ class PathFlow(Flow):
         for part in self._parts:
             part.close()
         super().close()
+
+
+def _rows_fit() -> Check:
+    """Check for the memory of a trace of all disks."""
+    flow = PathFlow(Options())
+    with closing(flow):
+        planned = flow.planned_memory(flow._prepare)
+    if flow.devices.shortage:
+        return Check("memory", DEGRADED, flow.devices.shortage[0], "name the devices of interest with --dev")
+    return Check("memory", OK, planned.replace("take", "takes", 1))
 
 
 def _recorder_fits() -> Check:
