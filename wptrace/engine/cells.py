@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
@@ -21,8 +22,10 @@ from wptrace.model.kind import Group
 # Whether stores of a CPU are seen in order by the others. BPF programs have no barriers before 6.15.
 _ORDERED = os.uname().machine == "x86_64"
 _HIST = ("sum", "low", "max", "squares", "squares_high")
+_FIELDS, _BUCKET = struct.Struct("<5Q"), struct.Struct("<I")
+_HIST_BYTES = _FIELDS.size + SLOTS * _BUCKET.size
 _ALL_BITS = (1 << 64) - 1
-_BUCKET = (1 << 32) - 1
+_BUCKETS = 1 << 32
 
 
 class Elements(Protocol):
@@ -48,16 +51,13 @@ class Changes:
     def __init__(self, cells: Elements, compact: bool = False) -> None:
         """With `compact`, idle elements take little memory, and some time when they change."""
         self._map = cells
-        self._struct = cells.value_codec.struct
         self._compact = compact
         self._before: dict[int, dict[int, bytes | _Idle]] = {}
-        self._nothing = bytes(self._struct.size)
-        self.zeros: tuple[int, ...] = self._struct.unpack(self._nothing)
-        """The values of an element that has counted nothing."""
+        self._nothing = bytes(cells.value_codec.size)
 
-    def read(self, keys: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, tuple[int, ...], tuple[int, ...]]]:
-        """Yield changed elements: the caller's number for each, its values, and those before."""
-        size = self._struct.size
+    def read(self, keys: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, bytes, bytes]]:
+        """Yield changed elements: the caller's number for each, its bytes, and those before."""
+        size = len(self._nothing)
         for number, key in keys:
             memory = self._map.raw(key)
             if memory is None:
@@ -73,12 +73,11 @@ class Changes:
                     before = zlib.decompress(before.packed)
                 if now != before:
                     self._before.setdefault(number, found)[cpu] = now
-                    was = self.zeros if before is self._nothing else self._struct.unpack(before)
-                    yield number, self._struct.unpack(now), was
+                    yield number, now, before
                 elif self._compact and before is not self._nothing:
                     found[cpu] = _Idle(hash(now), zlib.compress(now, 1))
 
-    def finish(self, number: int, key: Any) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    def finish(self, number: int, key: Any) -> Iterator[tuple[bytes, bytes]]:
         """Read an element for the last time: no program uses it, and it is zero afterwards."""
         for _, now, was in self.read([(number, key)]):
             yield now, was
@@ -120,27 +119,20 @@ class Cells:
         """Groups that were copied in the last read."""
         self._idle: set[Group] = set()
         """Groups that share their object with the copy."""
-        layout = cells.value_codec
-        self._struct = layout.struct
         self._changes = Changes(cells, compact)
-        # Slots lie one after another and have the same layout.
-        places: dict[str, int] = {}
-        self._counters: dict[str, int] = {}
-        end = slots = 0
-        for name, length in itertools.takewhile(lambda span: not span[0].startswith("stages[1]"), layout.spans()):
-            if name.startswith("stages["):
-                places[name] = end
-            else:
-                self._counters.update({f"{name}[{at}]": end + at for at in range(length)} if length else {name: end})
-            end, slots = end + (length or 1), length
-        # The slots are the last member of a stage.
-        first = end - (len(places) - 1 + slots)
-        if slots != SLOTS or len(self._changes.zeros) < first + len(stages) * (end - first):
+        layout = cells.value_codec
+        spans = list(itertools.takewhile(lambda span: not span[0].startswith("stages[1]"), layout.spans()))
+        counters, stage = spans[: -len(_HIST) - 1], spans[-len(_HIST) - 1 :]
+        self._head = layout.before("stages")
+        first = self._head.size
+        expected = [*((f"stages[0].{field}", 0) for field in _HIST), ("stages[0].slots", SLOTS)]
+        if stage != expected or layout.size < first + len(stages) * _HIST_BYTES:
             raise WptraceError("the BPF object and the Python package are of different versions", "reinstall wptrace")
-        self._hists = {
-            name: ([places[f"stages[0].{field}"] + at for field in _HIST], places["stages[0].slots"] + at)
-            for name, at in zip(stages, itertools.count(0, end - first))
-        }
+        self._counters: dict[str, int] = {}
+        for name, length in counters:
+            end = len(self._counters)
+            self._counters.update({f"{name}[{at}]": end + at for at in range(length)} if length else {name: end})
+        self._hists = {name: first + number * _HIST_BYTES for number, name in enumerate(stages)}
         self._compact = compact
         self.counters: dict[Group, dict[str, int]] = {}
         self.distributions: dict[Group, dict[str, Distribution]] = {}
@@ -200,36 +192,45 @@ class Cells:
         if self._sparse:
             self._add_zeros(timed)
 
-    def _add(self, group: Group, now: tuple[int, ...], was: tuple[int, ...]) -> None:
+    def _add(self, group: Group, now: bytes, was: bytes) -> None:
         self._fresh.add(group)
         self._part(group)
         counters = self.counters.setdefault(group, dict.fromkeys(self._counters, 0))
-        for name, place in self._counters.items():
-            counters[name] += self._grown(now[place] - was[place])
+        head = self._head.struct
+        for name, count, before in zip(self._counters, head.unpack_from(now), head.unpack_from(was)):
+            counters[name] += self._grown(count - before)
         distributions = self.distributions.setdefault(
             group, {name: Distribution() for name in (*self._hists, *self._absent)}
         )
-        for name, (fields, first) in self._hists.items():
-            slots = slice(first, first + SLOTS)
-            if now[slots] == was[slots]:
+        for name, first in self._hists.items():
+            slots = slice(first + _FIELDS.size, first + _HIST_BYTES)
+            grown = self._buckets(now[slots], was[slots])
+            if not grown:
                 continue
-            total, low, high, squares, squares_high = (now[place] for place in fields)
-            old_total, old_low, old_high, old_squares, old_squares_high = (was[place] for place in fields)
-            if was is self._changes.zeros:
-                buckets = list(now[slots])
-            else:
-                buckets = [(new - old) & _BUCKET for new, old in zip(now[slots], was[slots])]
-            if max(buckets) > _BUCKET >> 1:
-                buckets = [self._grown(_signed(grown)) for grown in buckets]
-            distributions[name].add_counts(
-                buckets,
-                sum(buckets),
+            total, low, high, squares, squares_high = _FIELDS.unpack_from(now, first)
+            old_total, old_low, old_high, old_squares, old_squares_high = _FIELDS.unpack_from(was, first)
+            distributions[name].add_slots(
+                grown,
                 self._grown(total - old_total),
                 low ^ _ALL_BITS,
                 high,
                 _squares(squares_high - old_squares_high, squares - old_squares, total - old_total),
                 (low != old_low, high != old_high),
             )
+
+    def _buckets(self, now: bytes, was: bytes) -> dict[int, int]:
+        """The growth of each bucket that has changed, which are few of many."""
+        found: dict[int, int] = {}
+        if now == was:
+            return found
+        changed = int.from_bytes(now, "little") ^ int.from_bytes(was, "little")
+        while changed:
+            slot = ((changed & -changed).bit_length() - 1) // 32
+            changed = changed >> 32 * (slot + 1) << 32 * (slot + 1)
+            (new,), (old,) = _BUCKET.unpack_from(now, 4 * slot), _BUCKET.unpack_from(was, 4 * slot)
+            grown = (new - old) % _BUCKETS
+            found[slot] = self._grown(grown if grown < _BUCKETS // 2 else grown - _BUCKETS)
+        return found
 
     def _part(self, group: Group) -> None:
         """Give a group that was idle an object apart from its copy."""
@@ -246,11 +247,12 @@ class Cells:
     def _timed_now(self) -> dict[Group, int]:
         """Count what is finished and timed; on return, everything counted before is visible."""
         finished, untimed = self._counters["finished"], self._counters.get("untimed")
+        size = self._map.value_codec.size
         found: dict[Group, int] = {}
         for key, group in self._followed.values():
             memory = self._map.raw(key)
-            for cpu in range(0 if memory is None else len(memory) // self._struct.size):
-                cell = self._struct.unpack_from(memory, cpu * self._struct.size)
+            for cpu in range(0 if memory is None else len(memory) // size):
+                cell = self._head.struct.unpack_from(memory, cpu * size)
                 found[group] = found.get(group, 0) + cell[finished] - (cell[untimed] if untimed is not None else 0)
         cpus.barrier()
         return found
@@ -291,10 +293,6 @@ class Cells:
         self._idle.update(idle)
         self._lately, self._fresh = self._fresh, set()
         return dict(self._copies)
-
-
-def _signed(bucket: int) -> int:
-    return bucket - _BUCKET - 1 if bucket > _BUCKET >> 1 else bucket
 
 
 def distribution(hist: Any) -> Distribution:

@@ -139,6 +139,7 @@ class Sizes:
         for slot, name in enumerate(names):
             if name:
                 self.rename(slot, name)
+        self._struct = cells.value_codec.struct
         fields = cells.value_codec.fields
         place = [name for name in fields if name.startswith("places[0].")]
         first, step = fields.index(place[0]), len(place)
@@ -160,14 +161,15 @@ class Sizes:
         for key, now, was in self._changes.read((key, key) for key in self._groups):
             self._add(self._groups[key], now, was)
 
-    def _add(self, group: Group, now: tuple[int, ...], was: tuple[int, ...]) -> None:
+    def _add(self, group: Group, new: bytes, old: bytes) -> None:
+        now, was = self._struct.unpack(new), self._struct.unpack(old)
         tallies = self._found.setdefault(group, (Tally(), Tally()))
         keys = now[self._columns["key"]]
         for tally, name in zip(tallies, ("sequential", "random")):
             column = self._columns[name]
-            for key, count, old in zip(keys, now[column], was[column]):
-                if count != old:
-                    size, grown = key - 1, (count - old) & 0xFFFFFFFF
+            for key, count, before in zip(keys, now[column], was[column]):
+                if count != before:
+                    size, grown = key - 1, (count - before) & 0xFFFFFFFF
                     tally.put(size, grown)
                     self.count += grown
                     self._grow(group, size * grown)

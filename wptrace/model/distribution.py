@@ -124,16 +124,35 @@ class Distribution:
         if len(buckets) != SLOTS:
             raise ValueError(f"a distribution has {SLOTS} buckets, not {len(buckets)}")
         if sumsq is None:
-            sumsq = _squares(buckets, count, total, minimum, maximum, among)
-        if self.count:
-            self.buckets = list(map(add, self.buckets, buckets))
-            if minimum < self.min:
-                self.min = minimum
-            if maximum > self.max:
-                self.max = maximum
-        else:
-            self.buckets = list(buckets)
+            filled = {slot: buckets[slot] for slot in compress(_SLOTS, buckets)}
+            sumsq = _squares(filled, count, total, minimum, maximum, among)
+        self.buckets = list(map(add, self.buckets, buckets)) if self.count else list(buckets)
+        self._add(count, total, minimum, maximum, sumsq)
+
+    def add_slots(
+        self,
+        counts: Mapping[int, int],
+        total: int,
+        minimum: int,
+        maximum: int,
+        sumsq: int | None,
+        among: tuple[bool, bool] = (True, True),
+    ) -> None:
+        """Do the same with the counts of a few buckets."""
+        count = sum(counts.values())
+        if not count:
+            return
+        if sumsq is None:
+            sumsq = _squares(counts, count, total, minimum, maximum, among)
+        buckets = self.buckets
+        for slot, number in counts.items():
+            buckets[slot] += number
+        self._add(count, total, minimum, maximum, sumsq)
+
+    def _add(self, count: int, total: int, minimum: int, maximum: int, sumsq: int) -> None:
+        if minimum < self.min or not self.count:
             self.min = minimum
+        if maximum > self.max:
             self.max = maximum
         self.count += count
         self.sum += total
@@ -251,7 +270,7 @@ class Distribution:
 
 
 def _squares(
-    buckets: Sequence[int], count: int, total: int, minimum: int, maximum: int, among: tuple[bool, bool]
+    counts: Mapping[int, int], count: int, total: int, minimum: int, maximum: int, among: tuple[bool, bool]
 ) -> int:
     """The sum of squares as it would be if each value stood in the middle of its bucket, around the true mean.
 
@@ -260,13 +279,13 @@ def _squares(
     if count == 1:
         return total * total
     values: list[tuple[float, int]] = []
-    left = list(buckets)
+    left = dict(counts)
     for extreme, is_there in zip((minimum, maximum), among):
         # A cell that was read while its CPU wrote it may have one without the other.
-        if is_there and left[index(extreme)]:
+        if is_there and left.get(index(extreme)):
             left[index(extreme)] -= 1
             values.append((extreme, 1))
-    for slot, number in enumerate(left):
+    for slot, number in left.items():
         if number:
             low, high = bounds(slot)
             values.append(((max(low, minimum) + min(high - 1, maximum)) / 2, number))

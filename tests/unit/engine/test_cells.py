@@ -23,8 +23,19 @@ _ALL_BITS = (1 << 64) - 1
 FIELDS = ("finished", *(f"stages[0].{name}" for name in _HIST), *(f"stages[0].slots[{slot}]" for slot in range(SLOTS)))
 
 
+class Head:
+    struct = struct.Struct("<Q")
+    size = struct.size
+
+
 class Layout:
     struct = struct.Struct(f"<6Q{SLOTS}I")
+    size = struct.size
+
+    @staticmethod
+    def before(name: str) -> type[Head]:
+        assert name == "stages"
+        return Head
 
     @staticmethod
     def spans() -> Iterator[tuple[str, int]]:

@@ -36,7 +36,13 @@ class CellMap:
         self.cell = [0] * (len(counters) + (len(_HIST) + SLOTS) * len(stages))
         layout = struct.Struct("<" + f"{len(counters)}Q" + f"{len(_HIST)}Q{SLOTS}I" * len(stages))
 
-        self.value_codec = SimpleNamespace(struct=layout, spans=lambda: iter(spans))
+        head = struct.Struct(f"<{len(counters)}Q")
+        self.value_codec = SimpleNamespace(
+            struct=layout,
+            size=layout.size,
+            spans=lambda: iter(spans),
+            before=lambda _: SimpleNamespace(struct=head, size=head.size),
+        )
 
     def raw(self, key: int) -> memoryview | None:
         return memoryview(self.value_codec.struct.pack(*self.cell)) if key == 0 else None

@@ -23,6 +23,7 @@ class Layout:
         *(f"places[{place}].{name}" for place in range(PLACES) for name in ("sequential", "key", "random")),
     )
     struct = struct.Struct(f"<QQ{3 * PLACES}I")
+    size = struct.size
 
 
 class FakeMap:
