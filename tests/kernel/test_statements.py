@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from tests.kernel.disks import Disk, loop_device
 from tests.kernel.loads import mounted
 from tests.kernel.patience import said
 from tests.kernel.postgres import Postgres, server
-from tests.kernel.test_owners import OWNED, exact, totals
+from tests.kernel.test_capture import replayed
+from tests.kernel.test_owners import OWNED, counts, exact, totals
 from tests.kernel.trace import PATIENCE, Line, Trace
 from tests.thorough import only_all
 from wptrace.kernel import elf
@@ -54,12 +56,29 @@ def read_bytes(summary: Line) -> dict[str, int]:
     return found
 
 
+def has_rows_of_records(lines: list[Line]) -> None:
+    """Operations, page-cache hits and requests one by one have the owners of the rows."""
+    found: dict[str, Counter[tuple[str, str, str | None]]] = {kind: Counter() for kind in OWNED.values()}
+    for one in lines:
+        if one["kind"] in OWNED:
+            found[OWNED[one["kind"]]][one["op"], one["owner"], one["statement"]] += 1
+    rows: dict[str, Counter[tuple[str, str, str | None]]] = {kind: Counter() for kind in OWNED.values()}
+    for kind, counted in rows.items():
+        for row in totals(lines[-1], kind):
+            counted[row["op"], row["owner"], row["statement"]] += row["count"]
+    assert found["owned_operation"] == rows["owned_operation"]
+    assert found["owned_hit"] == rows["owned_hit"]
+    # Those of operations are in their records.
+    assert found["owned_request"] <= rows["owned_request"]
+
+
 @pytest.mark.parametrize("postgres", [15, *(pytest.param(one, marks=only_all) for one in (13, 17, 18))], indirect=True)
-def test_what_statements_read(disk: Disk, postgres: Postgres) -> None:
+def test_what_statements_read(disk: Disk, postgres: Postgres, tmp_path: Path) -> None:
     """By pg_stat_statements, which counts blocks that were asked for; parallel workers work for their statement, and so
-    do I/O workers."""
+    do I/O workers. Each operation of a capture has the statement that it has in rows."""
     postgres.sql(["create extension pg_stat_statements", TABLE, "checkpoint"])
-    with Trace("--dev", disk.name, "--by=statement", "--top=0") as trace:
+    file = tmp_path / "trace.wpt"
+    with Trace("--dev", disk.name, "--by=statement", "--top=0", "--each", f"--capture={file}") as trace:
         postgres.sql(["select pg_stat_statements_reset()"])
         postgres.sql(["select count(*) from big where v <> 'a'", "select count(*) from big where v <> 'bb'"])
         postgres.sql([INDEX])
@@ -85,6 +104,9 @@ def test_what_statements_read(disk: Disk, postgres: Postgres) -> None:
     assert texts[SCAN] == SCAN
     assert texts["postgres: checkpointer"] is None
     assert "unread" not in texts
+    has_rows_of_records(replayed(file))
+    _, summary = replayed(file, "--by=statement", "--comm=postgres", "--summary")
+    assert counts(summary, "owned_hit")[SCAN] == counts(trace.summary, "owned_hit")[SCAN]
 
 
 # A program that says what it is told to, made of the interpreter: one of its variables gets the name.
@@ -143,7 +165,7 @@ def liar(folder: Path, disk: Disk) -> list[str]:
 
 def test_servers_that_come_later_and_say_anything(disk: Disk, tmp_path: Path) -> None:
     words = liar(tmp_path, disk)
-    with Trace("--dev", disk.name, "--by=statement", "--top=0", "100ms") as trace:
+    with Trace("--dev", disk.name, "--by=statement", "--top=0", "--each", "100ms") as trace:
         home, pipe = {"PYTHONHOME": "/usr"}, subprocess.PIPE
         with subprocess.Popen(words, text=True, env=home, stdin=pipe, stdout=pipe) as process:
             assert process.stdin is not None
@@ -169,13 +191,14 @@ def test_servers_that_come_later_and_say_anything(disk: Disk, tmp_path: Path) ->
                 read("changing")
             process.stdin.close()
     exact(trace.summary)
-    counts = {row["owner"]: row["count"] for row in totals(trace.summary, "owned_operation")}
-    title = next(owner for owner in counts if owner.startswith(str(tmp_path)))
-    assert counts[HONEST] > 0
-    assert counts[HONEST] + counts.get("postgres", 0) == honest
-    assert counts[title] == 1
+    has_rows_of_records(trace.lines)
+    had = {row["owner"]: row["count"] for row in totals(trace.summary, "owned_operation")}
+    title = next(owner for owner in had if owner.startswith(str(tmp_path)))
+    assert had[HONEST] > 0
+    assert had[HONEST] + had.get("postgres", 0) == honest
+    assert had[title] == 1
     # A text that is another one when it is copied is none.
-    changed = counts.get("vacuum", 0) + counts.get("commit", 0)
-    assert counts["unread"] + changed == len(LIES) + CHANGES
-    assert counts["unread"] >= len(LIES)
+    changed = had.get("vacuum", 0) + had.get("commit", 0)
+    assert had["unread"] + changed == len(LIES) + CHANGES
+    assert had["unread"] >= len(LIES)
     assert "[2J" not in trace.written()

@@ -39,7 +39,7 @@ from wptrace.model.report import Event, InFlight, Report, Start, arranged
 # In a segment, and of all of them that differ.
 _MOST_LAYOUTS, _MOST_DIFFERENT = 8, 64
 _STACK_NUMBERS, _MOST_FUNCTIONS = 1 << 16, 128
-_MOST_CGROUPS = 1 << 18
+_MOST_CGROUPS = _MOST_STATEMENTS = 1 << 18
 # In the tables of a flight recorder.
 _MOST_TASKS, _MOST_FILES, _MOST_ROWS = 1 << 16, 1 << 14, (1 << 14) + 1
 _MOST_ANCHORS = 1 << 10
@@ -116,6 +116,8 @@ class _Frames:
         self.layouts: list[Described] = []
         self._begin_segment()
         self.cgroups: OrderedDict[int, str] = OrderedDict()
+        self.statements: OrderedDict[int, Any] = OrderedDict()
+        """Labels of owners by what records have; None for a program by its name."""
         self.stacks: dict[int, tuple[str, Sequence[str]]] = {}
         """Of waits: the reason and functions, by the number in records."""
         self.tasks: dict[int, tuple[int, str, str]] = {}
@@ -126,7 +128,7 @@ class _Frames:
         """Values of labels by the number of a row, in a dump of objects."""
         self.anchors: list[Anchor] = []
         self._boot = ""
-        self._learnt = self._named = self._stack_text = 0
+        self._learnt = self._named = self._stated = self._stack_text = 0
 
     def _begin_segment(self) -> None:
         self._known = spec.Known()
@@ -193,6 +195,12 @@ class _Frames:
                 raise ValueError("no cgroup has this name")
             self._named += len(name) - len(self.cgroups.pop(key, ""))
             self.cgroups[key] = name
+        for number, label in spec.mapping(has.get("statements", {})).items():
+            key, owner = spec.integer(int(number)), spec.value(label)
+            if len(str(owner)) > _LONGEST_NAME:
+                raise ValueError("too long a statement")
+            self._stated += len(str(owner)) - len(str(self.statements.pop(key, "")))
+            self.statements[key] = owner
         for number, stack in spec.mapping(has.get("waits", {})).items():
             reason, *functions = map(spec.text, spec.sequence(stack))
             key = spec.integer(int(number))
@@ -222,6 +230,8 @@ class _Frames:
             names[:] = found
         while len(self.cgroups) > _MOST_CGROUPS or self._named > _MOST_TEXT:
             self._named -= len(self.cgroups.popitem(last=False)[1])
+        while len(self.statements) > _MOST_STATEMENTS or self._stated > _MOST_TEXT:
+            self._stated -= len(str(self.statements.popitem(last=False)[1]))
 
     def _clock(self, has: Mapping[str, Any]) -> int:
         """The time of day. One that is computed from others says no more."""

@@ -39,6 +39,8 @@ class Raw(NamedTuple):
     tail: Tail | None = None
     cgroup: str = ""
     """The member that has the id of a cgroup."""
+    statement: str = ""
+    """The member that stands for a statement."""
     more: Mapping[str, int] = {}
     """Constants of the kernel, and not of the object."""
     words: Mapping[str, Sequence[str]] = {}

@@ -131,9 +131,13 @@ def of_kind(kind: Kind) -> Json:
         "squares": kind.squares,
         "constants": kind.constants,
         "nested": kind.nested,
-        "fields": [[one.name, _TYPES[one.type]] for one in kind.fields],
+        "fields": _of_fields(kind.fields),
         "counters": [list(one) for one in kind.counters],
     }
+
+
+def _of_fields(fields: Sequence[EventField]) -> Json:
+    return [[one.name, _TYPES[one.type]] for one in fields]
 
 
 def _plain(one: Stage | Metric) -> Json:
@@ -172,7 +176,11 @@ def _fields(has: dict[str, Any]) -> Sequence[EventField]:
     if "fields" not in has:
         names = _OBJECT_FIELDS if has["nested"] else _IO_FIELDS
         return (*TASK_FIELDS, *(EventField(one, str if one in _TEXTS else int) for one in names))
-    found = sequence(has["fields"])
+    return _declared(has["fields"])
+
+
+def _declared(fields: Json) -> Sequence[EventField]:
+    found = sequence(fields)
     if len(found) > _MOST_MEASURED:
         raise ValueError("too many fields")
     return [EventField(name(one), _TYPE_OF[of]) for one, of in found]
@@ -498,6 +506,7 @@ def of_start(start: Start, numbers: Numbering) -> Json:
         "sources": [list(one) for one in start.sources],
         "kinds": [numbers.kind(one) for one in start.kinds],
         "notes": list(start.notes),
+        **({"fields": _of_fields(start.fields)} if start.fields else {}),
         **start.resource._asdict(),
     }
 
@@ -523,6 +532,7 @@ def start(found: Json, known: Known, file: str) -> Start:
         [text(note) for note in sequence(has["notes"])],
         file,
         _resource(has),
+        _declared(has.get("fields", [])),
     )
 
 

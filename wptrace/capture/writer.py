@@ -103,7 +103,8 @@ class CaptureOutput:
             self._json(Kind.NAMES, names)
         for number, one in enumerate(self._raw):
             self._json(Kind.LAYOUT, {"number": number, **one.facts, "names": list(one.names)})
-            one.known.clear()
+            for named in one.named:
+                named.known.clear()
             one.stacks.clear()
         self._segment += 1
 
@@ -159,19 +160,24 @@ class CaptureOutput:
         names: Sequence[str],
         cgroup_of: Callable[[int], str] | None = None,
         stacks_now: Callable[[], Mapping[int, tuple[str, Sequence[str]]]] = dict,
+        statement_of: Callable[[int], Any] | None = None,
     ) -> Callable[[memoryview], None]:
         """Before the start: what takes the memory in which records lie in the ring, with their headers.
 
         `names` are those of devices, by the slots in records; a slot may become that of another device. Cgroups get the
-        names that they have when they come. Stacks of waits have a reason and functions, by the number in records.
+        names that they have when they come, statements their labels. Stacks of waits have a reason and functions, by
+        the number in records.
         """
         layout = what.struct(obj)
         made = _Buffer(facts(obj, what, names), layout, what)
         made.names = written = list(names)
         number = len(self._raw)
         self._raw.append(made)
-        place = next((one.offset for one in layout.places if one.name == what.cgroup), None)
-        known = made.known
+        places = {one.name: one.offset for one in layout.places}
+        if cgroup_of is not None and what.cgroup:
+            made.named.append(_Named("cgroups", places[what.cgroup], cgroup_of))
+        if statement_of is not None and what.statement:
+            made.named.append(_Named("statements", places[what.statement], lambda of: spec.of_value(statement_of(of))))
 
         def take(entries: memoryview) -> None:
             if written != (now := list(names)):
@@ -190,17 +196,16 @@ class CaptureOutput:
             if new_stacks:
                 made.stacks.update(new_stacks)
                 self._json(Kind.NAMES, {"waits": {str(one): [reason, *of] for one, (reason, of) in new_stacks.items()}})
-            if place is None or cgroup_of is None:
-                return
-            words = memoryview(rows).cast("Q")[(ENTRY + place) // 8 :: made.entry // 8]
-            # Nearly always it is one and the same.
-            alike = place // columns.WORD not in made.packer.changed
-            new = set(words[:1].tolist() if alike else words.tolist()) - known
-            if len(known) > _MOST_NAMES:
-                known.clear()
-            known.update(new)
-            if new:
-                self._json(Kind.NAMES, {"cgroups": {str(one): cgroup_of(one) for one in new}})
+            for one in made.named:
+                words = memoryview(rows).cast("Q")[(ENTRY + one.place) // 8 :: made.entry // 8]
+                # Nearly always it is one and the same.
+                alike = one.place // columns.WORD not in made.packer.changed
+                new = sorted(set(words[:1].tolist() if alike else words.tolist()) - one.known)
+                if len(one.known) > _MOST_NAMES:
+                    one.known.clear()
+                one.known.update(new)
+                for at in range(0, len(new), _NAMED):
+                    self._json(Kind.NAMES, {one.table: {str(of): one.name(of) for of in new[at : at + _NAMED]}})
 
         made.number, made.learn = number, name
         return take
@@ -311,6 +316,15 @@ class CaptureOutput:
         self._file.add(kind, packed(_text(fields).encode()))
 
 
+class _Named:
+    """A member of records that stands for a name."""
+
+    def __init__(self, table: str, place: int, name: Callable[[int], Any]) -> None:
+        self.table, self.place, self.name = table, place, name
+        self.known: set[int] = set()
+        """Those whose names a reader knows."""
+
+
 class _Buffer:
     """Records of one struct, until they are in the file."""
 
@@ -321,8 +335,7 @@ class _Buffer:
 
     def __init__(self, fields: Mapping[str, Any], layout: Any, what: Raw) -> None:
         self.facts = fields
-        self.known: set[int] = set()
-        """Cgroups whose names a reader knows."""
+        self.named: list[_Named] = []
         self.stacks: dict[int, tuple[str, Sequence[str]]] = {}
         """And stacks of waits, by number."""
         self._length = layout.size.to_bytes(4, sys.byteorder)

@@ -242,8 +242,10 @@ def _by(options: argparse.Namespace, head: Head) -> str:
     """By which owners rows are computed from events; nothing where the capture has them, or none is wanted."""
     from wptrace.tools import owned
 
-    is_other = options.by is not None and options.by != head.start.filters.get("by")
-    return options.by if is_other and owned.answers(head, options.by) else ""
+    if options.by is None or not owned.answers(head, options.by):
+        return ""
+    is_other = options.by != head.start.filters.get("by")
+    return options.by if is_other or not owned.have_rows(head, options.by, _selection(options)) else ""
 
 
 def _output(options: argparse.Namespace, stream: TextIO, head: Head) -> Output:

@@ -10,7 +10,7 @@ from typing import Any, Callable, NamedTuple, Protocol
 from wptrace.model.book import Book, Cause
 from wptrace.model.budget import Spending
 from wptrace.model.distribution import Distribution
-from wptrace.model.kind import ALL, BYTES_FIELD, REQUESTS, TOTAL, UNTIMED_FIELD, Group, Kind
+from wptrace.model.kind import ALL, BYTES_FIELD, REQUESTS, TOTAL, UNTIMED_FIELD, EventField, Group, Kind, fields_of
 
 BYTES, UNTIMED = BYTES_FIELD.name, UNTIMED_FIELD.name
 """Counters that any kind may have: what was transferred, and how many a budget had counted alone. All others say what
@@ -56,6 +56,12 @@ class Start(NamedTuple):
     file: str = ""
     """The file it comes from, instead of a kernel."""
     resource: Resource = Resource()
+    fields: Sequence[EventField] = ()
+    """Those that events have beside the fields of their kinds, as the user chose an option."""
+
+    @property
+    def event_fields(self) -> list[EventField]:
+        return [*fields_of(self.kinds), *self.fields]
 
 
 class Overhead(NamedTuple):

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, Callable, TextIO
 
 from wptrace.kernel.clock import clock_seconds, clock_time
-from wptrace.model.kind import NOBODY, UNATTRIBUTED, Kind, fields_of
+from wptrace.model.kind import NOBODY, UNATTRIBUTED, Kind
 from wptrace.model.report import Event, Output, Start
 from wptrace.model.rows import Number
 from wptrace.outputs import lines
@@ -38,7 +38,7 @@ class CsvLines(lines.LineOutput):
         kinds = [kind for kind in start.kinds if kind.book]
         is_io = lines.is_io(kinds)
         self._labels = _labels(kinds)
-        self._fields = [field.name for field in fields_of(kinds)]
+        self._fields = [field.name for field in start.event_fields]
         self._stages = [*dict.fromkeys(stage.name for kind in kinds for stage in kind.stages), UNATTRIBUTED]
         # A flow by definition may name its labels and stages as it likes.
         labels = self._labels if is_io else [f"label:{name}" for name in self._labels]

@@ -13,7 +13,7 @@ from wptrace.kernel import blkstatus
 from wptrace.kernel.clock import clock_seconds, clock_time
 from wptrace.model import units
 from wptrace.model.book import Cause
-from wptrace.model.kind import Kind
+from wptrace.model.kind import OWNER, STATEMENT, Kind
 from wptrace.model.report import Event, InFlight, Output, Report, Start
 from wptrace.model.rows import Number, Rows, code_of
 from wptrace.outputs import text
@@ -23,7 +23,7 @@ from wptrace.outputs.text.words import ends, group, padded, printable, task
 
 # Names are cut to their columns; a task or a figure that is too wide for one makes its line wider.
 _TIME, _DATED = 15, 26
-_LARGEST = 13
+_LARGEST, _STATEMENT = 13, 40
 _NOTHING = "-"
 _KNOWN = 4096
 _DECIMALS = {"us": 1, "ms": 3}
@@ -134,7 +134,7 @@ class TextLines(LineOutput):
     """Names as they are shown, of each column: there are few beside how many lines there are."""
 
     def begin(self, start: Start) -> None:
-        self._columns = _columns(start.kinds, self._wanted)
+        self._columns = _columns(start, self._wanted)
         self._known = [{} for _ in self._columns]
         titles = (f"{one.title:>{one.width}}" if one.right else padded(one.title, one.width) for one in self._columns)
         self._stream.write(" ".join(titles).rstrip() + "\n")
@@ -211,7 +211,7 @@ def largest_of(event: Event) -> tuple[tuple[str, ...], str]:
     return names, f"({''.join(f'{code_of(event.stages[name])}, ' for name in names)})"
 
 
-def _columns(kinds: Sequence[Kind], wanted: Wanted) -> Sequence[Column]:
+def _columns(start: Start, wanted: Wanted) -> Sequence[Column]:
     dates, unit = wanted.dates, wanted.unit
     who = (
         Column(
@@ -235,7 +235,7 @@ def _columns(kinds: Sequence[Kind], wanted: Wanted) -> Sequence[Column]:
         ),
         Column("LARGEST", _LARGEST, _largest, form=_add_largest),
     )
-    if not is_io(kinds):
+    if not is_io(start.kinds):
         return (*who, *took, Column("WHAT", 24, lambda event: group(event.group)))
     what = (
         Column("T", 1, lambda event: event.group.kind.name[:1].upper()),
@@ -244,11 +244,13 @@ def _columns(kinds: Sequence[Kind], wanted: Wanted) -> Sequence[Column]:
         Column("OFFSET/SECTOR", 13, _place, right=True),
         Column("BYTES", 8, size, right=True),
     )
+    statements = (Column("STATEMENT", _STATEMENT, lambda event: event.fields.get(OWNER) or _NOTHING),)
     # Last, so that it need not be cut.
     return (
         *who,
         *what,
         *took,
+        *(statements if any(field.name == STATEMENT for field in start.fields) else ()),
         Column("FILE", 0, lambda event: event.fields.get("path") or _NOTHING, whole=True, field="path"),
     )
 

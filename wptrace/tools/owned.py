@@ -10,10 +10,12 @@ from typing import Any
 from wptrace.analysis.waits import OWNED_WAIT
 from wptrace.capture import sums
 from wptrace.capture.reader import Head
+from wptrace.capture.selection import Selection
 from wptrace.flows.io import kinds
-from wptrace.flows.io.options import CGROUP, COMM, DEVICE, DIR, FILE, OWNED, PROCESS, THREAD
+from wptrace.flows.io.kinds import STATEMENT_FIELDS
+from wptrace.flows.io.options import CGROUP, COMM, DEVICE, DIR, FILE, OWNED, PROCESS, STATEMENT, THREAD
 from wptrace.flows.io.parts import owners
-from wptrace.model.kind import NOBODY, Comm, Kind, Task
+from wptrace.model.kind import NOBODY, OTHERS, Comm, Kind, Task
 from wptrace.model.report import Event, Report
 
 _BY = (PROCESS, THREAD, COMM, CGROUP, FILE, DIR, DEVICE)
@@ -25,7 +27,18 @@ _MOST = 1 << 16
 
 def answers(head: Head, by: str) -> bool:
     """Whether the capture has each operation, and that says whose it is."""
-    return head.start.flow == "io" and head.start.level in OWNED and head.each and by in _BY
+    is_known = by in _BY or (by == STATEMENT and has_statements(head))
+    return head.start.flow == "io" and head.start.level in OWNED and head.each and is_known
+
+
+def have_rows(head: Head, by: str, selection: Selection) -> bool:
+    """Whether rows of the capture itself by these owners answer a selection."""
+    return not any(selection.unanswered(one) for one in head.start.kinds if one in owners.KINDS[by])
+
+
+def has_statements(head: Head) -> bool:
+    """Whether its events have one."""
+    return STATEMENT_FIELDS[0] in head.start.fields
 
 
 def without(report: Report) -> Report:
@@ -67,6 +80,9 @@ class Owned:
 
     def _owner(self, event: Event) -> Any:
         fields = event.fields
+        if self._by == STATEMENT:
+            owner = str(fields["owner"])
+            return owner if fields["statement"] is not None or owner in (NOBODY, OTHERS) else Comm(owner)
         if self._by == DEVICE:
             return event.group.values[0]
         if self._by in (FILE, DIR):

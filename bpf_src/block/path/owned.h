@@ -12,7 +12,7 @@
 
 /* The part of a record that holds a path. */
 struct path_record {
-	__u64 words[__builtin_offsetof(struct io_record, interference) / sizeof(__u64)];
+	__u64 words[__builtin_offsetof(struct io_record, statement) / sizeof(__u64)];
 };
 
 /* For each place in `owners`: the path of a file or directory; a single one if owners are tasks. */

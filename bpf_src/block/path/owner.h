@@ -192,6 +192,19 @@ static __always_inline __u32 owner_by_statement(struct owner_key *key, __u64 tex
 	return number;
 }
 
+/* For a record. Numbers of owners are reused, so it has the text's hash. */
+static __always_inline __u64 statement_of_owner(__u32 number)
+{
+	struct owner *owner;
+
+	if (!number)
+		return STATEMENT_ROW_NONE;
+	if (number == OWNER_OTHERS)
+		return STATEMENT_ROW_OTHERS;
+	owner = owner_at(number - 1);
+	return owner->key.id >> STATEMENT_ROW_BITS << STATEMENT_ROW_BITS | owner->key.more;
+}
+
 /* What the current task works on. */
 __noinline __u32 owner_of_statement(void)
 {
@@ -359,17 +372,20 @@ static __always_inline void count_request_result(struct owned_request_cell *cell
 	COUNT(cell->finished);
 }
 
+/* The flush machinery's own request has none. */
+static __always_inline __u32 owner_of_request(struct bio_state *state)
+{
+	return state->op_kind == BLOCK_OP_FLUSH ? 0 : state->owner;
+}
+
 static __noinline int count_owned_request(struct bio_state *state)
 {
 	struct owned_request_cell *cell;
 	struct times *times;
-	__u32 owner;
 
 	if (!state)
 		return 0;
-	/* The flush machinery's own request has no owner. */
-	owner = state->op_kind == BLOCK_OP_FLUSH ? 0 : state->owner;
-	cell = cell_at(&owned_request_cells, owned_row(owner, state->done.slot, state->op_kind));
+	cell = cell_at(&owned_request_cells, owned_row(owner_of_request(state), state->done.slot, state->op_kind));
 	if (!cell)
 		return 0;
 	if (state->untimed) {

@@ -9,6 +9,7 @@
 #include "block/path/writeback.h"
 #include "block/path/controllers.h"
 #include "block/path/neighbours.h"
+#include "block/path/owner.h"
 #include "block/path/segments.h"
 #include "block/path/waits.h"
 #include "lib/comm.h"
@@ -242,6 +243,8 @@ __noinline int record_operation(__u32 place, bool hit, __u64 now, __s64 result)
 	fill_commit(&record->commit, op);
 	fill_held(record, held_op(op), op->start_ns);
 	fill_waits(record->waits, op);
+	if (BY_STATEMENT(owner_by))
+		record->statement = statement_of_owner(op->owner);
 	if (HAS_MEMBER(trail))
 		fill_segments(&record->trail, op);
 	record->dirty_ns = 0;
@@ -330,6 +333,8 @@ static __noinline int record_request(struct bio_state *state)
 	fill_flushes(record, &state->done, state->done.times.completed);
 	fill_held(record, &hold_of(state)->held, state->done.times.queued);
 	__builtin_memset(record->waits, 0, sizeof(record->waits));
+	if (BY_STATEMENT(owner_by))
+		record->statement = statement_of_owner(owner_of_request(state));
 	if (HAS_MEMBER(met))
 		fill_neighbours(record, watch_of(state), times);
 	/* Its stages become segments directly. */

@@ -288,13 +288,14 @@ struct io_record {
 	char path[PATH_BYTES + PATH_NAME];
 	struct op_wait waits[OP_WAITS];
 	/* From here on only members that are on: record_bytes. */
+	__u64 statement; /* with --by statement: its statement_row, and above that the hash of its text */
 	struct interference interference[INTERFERENCE_KINDS];
 	struct interference before_wakeup; /* who ran on the waiter's CPU just before it */
 	struct met met;
 	struct trail trail;
 };
 /* With the ring's header, whole lines of 64 bytes, which a capture compares at once. */
-_Static_assert((8 + __builtin_offsetof(struct io_record, interference)) % 64 == 0, "records are not of whole lines");
+_Static_assert((8 + __builtin_offsetof(struct io_record, statement)) % 64 == 0, "records are not of whole lines");
 
 const struct io_record *export_io_record __attribute__((unused));
 

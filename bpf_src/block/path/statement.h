@@ -58,8 +58,11 @@ enum statement_row {
 	STATEMENT_ROW_STATEMENT,
 	STATEMENT_ROW_TITLE, /* the process title of a server without a statement */
 	STATEMENT_ROW_UNREAD, /* the text was not in memory, or there is none where there should be */
+	STATEMENT_ROW_OTHERS, /* of records: the table of owners had no place for it */
 };
 EXPORT_ENUM(statement_row);
+/* The bits of a record's `statement` that have its row. */
+CONSTANT(STATEMENT_ROW_BITS, 3);
 
 struct statement {
 	__u64 hash; /* of its text */

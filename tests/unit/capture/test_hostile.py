@@ -281,6 +281,28 @@ def test_names_of_cgroups_without_end_take_their_time_once(frames: Frames, tmp_p
     assert seconds(4 * few) < 8 * seconds(few)
 
 
+@pytest.mark.parametrize(
+    "statements",
+    [{"7": "x" * 10_000}, {"7": {"comm": 7}}, {"7": 1.5}, {"seven": "x"}, {"-7": "x"}, ["x"], {"7": {"x": "y"}}],
+)
+def test_statements_that_no_writer_wrote(frames: Frames, tmp_path: Path, statements: Any) -> None:
+    path = made(tmp_path / "file", [*frames[:-1], (Kind.NAMES, {"statements": statements}), frames[-1]])
+    with pytest.raises(WptraceError, match="makes no sense"), closing(Capture(path)) as capture:
+        list(capture.items())
+
+
+def test_statements_have_bounded_room(frames: Frames, tmp_path: Path) -> None:
+    """Those that were named first make room."""
+    named = [
+        (Kind.NAMES, {"statements": {str(one): "x" * 8000 for one in range(number, number + 500)}})
+        for number in range(0, 10_000, 500)
+    ]
+    with closing(Capture(made(tmp_path / "file", [*frames[:-1], *named, frames[-1]]))) as capture:
+        list(capture.items())
+        assert sum(map(len, capture.statements.values())) <= 1 << 25
+        assert list(capture.statements)[-1] == 9999
+
+
 @pytest.mark.parametrize("where", ["stage", "label", "noun", "device", "meaning"])
 def test_texts_have_lengths_that_can_be_shown(frames: Frames, tmp_path: Path, where: str) -> None:
     at = next(at for at, (kind, content) in enumerate(frames) if kind == Kind.NAMES and content.get("kinds"))

@@ -62,3 +62,9 @@ def test_declared_fields_are_those_of_the_schema(kind: Kind, line: list[str]) ->
     assert kind.fields
     for field in kind.fields:
         assert types(described[field.name]) == {field.type}, field
+
+
+def test_fields_of_statements_are_those_of_the_schema() -> None:
+    for line in ("operation", "request"):
+        described = dict(properties(SCHEMA[line]))
+        assert [types(described[field.name]) for field in kinds.STATEMENT_FIELDS] == [{str}, {str}]

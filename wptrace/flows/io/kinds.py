@@ -7,12 +7,16 @@ from wptrace.analysis import waits
 from wptrace.engine.devices import LABELS
 from wptrace.model.kind import (
     OPERATIONS,
+    OWNER,
+    STATEMENT,
     TASK_FIELDS,
     UNATTRIBUTED,
     UNTIMED_FIELD,
+    Comm,
     CounterField,
     EventField,
     Kind,
+    Label,
     Metric,
     Noun,
     Point,
@@ -247,6 +251,12 @@ FIELDS = (
     EventField("error"),
 )
 """Fields of all events of `wptrace io`; an event without one leaves it empty."""
+
+STATEMENT_LABEL = Label("statement", STATEMENT, OWNER)
+STATEMENT_FIELDS = (EventField(STATEMENT_LABEL.alias, str), EventField(STATEMENT_LABEL.name, str))
+"""Further fields of events with `--by statement`: the label of their owner."""
+UNREAD = Comm("unread")
+"""The owner whose text could not be read, or is none."""
 
 WITHIN = {
     "submit": "fs",

@@ -17,7 +17,7 @@ from wptrace.engine.resolver import Loaded
 from wptrace.flows.io.request_events import counted
 from wptrace.model.book import Cause
 from wptrace.model.distribution import Distribution, merge_stages
-from wptrace.model.kind import Group, Kind
+from wptrace.model.kind import EventField, Group, Kind
 from wptrace.model.report import Counters, Event
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ class Part:
 
     kinds: tuple[Kind, ...] = ()
     """Kinds with rows of their own."""
+    fields: tuple[EventField, ...] = ()
+    """Fields that it adds to events."""
     stages: Collection[str] = ()
     """Stages whose hooks are attached only for this part."""
     hooks: tuple[Hook, ...] = ()

@@ -186,7 +186,8 @@ class PathFlow(Flow):
         for part in self._parts:
             chosen.update(part.chosen)
         sources = [Source(name, loaded.serving(name)) for name in names(self.kinds)]
-        return self._started(chosen, sources, self._notes(loaded))
+        fields = [field for part in self._parts for field in part.fields]
+        return self._started(chosen, sources, self._notes(loaded))._replace(fields=fields)
 
     def begin(self) -> None:
         obj = self._obj

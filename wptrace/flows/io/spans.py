@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from wptrace.analysis.neighbours import Owner
 from wptrace.analysis.overlap import Span
-from wptrace.flows.io.options import CGROUP, COMM, PROCESS, THREAD
+from wptrace.flows.io.kinds import UNREAD
+from wptrace.flows.io.options import CGROUP, COMM, PROCESS, STATEMENT, THREAD
 from wptrace.flows.io.request_events import Events
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.kernel.tasks import comm
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from wptrace.flows.io.records import Record
 
 BY = (CGROUP, PROCESS, THREAD, COMM)
-"""Owners that are in the records."""
+"""Owners that are in all records; a trace by statement has those as well."""
 
 # Merged requests end together, and are reported within this time of each other.
 _MERGED = 1 << 12
@@ -38,6 +39,7 @@ class Spans:
     def __init__(self, layout: Described, fields: Sequence[str], by: str) -> None:
         """`fields` are those of the records, in order."""
         self.cgroups = CgroupNames(known={})
+        self.statement_of: Callable[[int], Any] = lambda of: UNREAD
         self._at = {name: place for place, name in enumerate(fields)}
         self._names = layout.names
         self._ops = layout.enum("block_op")
@@ -47,7 +49,8 @@ class Spans:
         self._stages = [f"stages[{stages.index(name)}]" for name in (_FIRST, _ISSUED, *_LAST)]
         member = layout.struct(layout.record).member("events")
         self._events, self._quiet = Events(member), bytes(member.size)
-        self._owners = OwnerNames(by, comm, lambda cgroup: self.cgroups.of(cgroup))
+        self._among = STATEMENT if by == STATEMENT else CGROUP
+        self._owners = OwnerNames(by, comm, lambda of: self._group(of))
         self._reported: dict[tuple[int, int], None] = {}
 
     def of(self, records: Sequence[Record]) -> Iterator[Span | None]:
@@ -60,7 +63,7 @@ class Spans:
         # Missing in captures of earlier versions.
         handed, seen = self._at.get("handed_ns"), self._at.get("seen_ns")
         names, ops, owners = self._names, self._ops, self._owners
-        task_of = itemgetter(*map(at, ("comm", "tgid", "tid", "cgroup")))
+        task_of = itemgetter(*map(at, ("comm", "tgid", "tid", self._among)))
         quiet, request, alone = self._quiet, self._request, self._operation
         for record in records:
             if record[kind] == request:
@@ -87,6 +90,10 @@ class Spans:
             owner = owners.of(task_of(record))
             yield Span(names[record[slot]], ops[record[op]], owner, record[size], queued, issued, completed)
 
+    def _group(self, number: int) -> Any:
+        """Of a task: the name of its cgroup, or the label of its statement."""
+        return self.statement_of(number) if self._among == STATEMENT else self.cgroups.of(number)
+
     def _is_reported(self, events: bytes, slot: int, seen_ns: int) -> bool:
         """Whether a merged request was reported already: each operation with a bio in it reports it."""
         if not self._events.fields(events).get("events", {}).get("merged"):
@@ -100,10 +107,11 @@ class Spans:
 
 
 class OwnerNames:
-    """Owners of one kind, made from the name, process, thread and cgroup in a record."""
+    """Owners of one kind, made from the name, process, thread and cgroup (or statement) in a record."""
 
-    def __init__(self, by: str, name: Callable[[Any], str], cgroup: Callable[[Any], str]) -> None:
-        self._by, self._name, self._cgroup = by, name, cgroup
+    def __init__(self, by: str, name: Callable[[Any], str], group: Callable[[Any], Any]) -> None:
+        """`group` is the name of a cgroup, or the label of a statement, None for a program by its name."""
+        self._by, self._name, self._group = by, name, group
         self._owners: dict[tuple[Any, ...], Owner] = {}
         self._leaders: dict[int, Any] = {}
         self._tasks: dict[tuple[Any, ...], Owner] = {}
@@ -111,7 +119,7 @@ class OwnerNames:
     def of(self, task: tuple[Any, ...]) -> Owner:
         return self._tasks.get(task) or self._new(*task)
 
-    def _new(self, name: Any, pid: int, tid: int, cgroup: Any) -> Owner:
+    def _new(self, name: Any, pid: int, tid: int, group: Any) -> Owner:
         """The owner of a task that is not in the cache."""
         if len(self._tasks) >= _MOST_OWNERS:
             self._tasks.clear()
@@ -121,7 +129,10 @@ class OwnerNames:
             # A flush of the block layer has only the thread of a worker.
             key: tuple[Any, ...] = ()
         elif self._by == CGROUP:
-            key = (cgroup,)
+            key = (group,)
+        elif self._by == STATEMENT:
+            label = self._group(group)
+            key = (self._name(name) if label is None else str(label),)
         elif self._by == COMM:
             key = (name,)
         elif self._by == THREAD:
@@ -136,12 +147,14 @@ class OwnerNames:
             found = self._owners[key] = self._named(key)
         if self._by == CGROUP and key:
             found.seen = self._name(name)
-        self._tasks[name, pid, tid, cgroup] = found
+        self._tasks[name, pid, tid, group] = found
         return found
 
     def _named(self, key: tuple[Any, ...]) -> Owner:
         if not key:
             return Owner(NOBODY)
         if self._by == CGROUP:
-            return Owner(self._cgroup(key[0]))
+            return Owner(self._group(key[0]))
+        if self._by == STATEMENT:
+            return Owner(key[0])
         return Owner(self._name(key[0]) if self._by == COMM else Task(self._name(key[0]), *key[1:]))

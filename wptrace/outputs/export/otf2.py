@@ -10,7 +10,6 @@ from typing import Any
 from wptrace import __version__
 from wptrace.errors import WptraceError
 from wptrace.model import segments
-from wptrace.model.kind import fields_of
 from wptrace.model.report import Event, Report, Start
 from wptrace.outputs.export.extra import load
 from wptrace.outputs.export.file import Export
@@ -58,7 +57,7 @@ class Otf2Export(Export):
             self._order = made.attribute("stages", "stages", kinds.STRING)
             self._fields = {
                 field: made.attribute(field.name, field.name, types[field.type])
-                for field in fields_of(start.kinds)
+                for field in start.event_fields
                 if field.name not in _WHERE
             }
 

@@ -54,7 +54,7 @@ class _Sparse:
 _Stages = dict[Any, dict[str, _Sparse]]
 """By groups, and of single ones by their owners as well."""
 # Which field of an event says whose it is, by what owners are told apart.
-_OWNERS = {"process": "pid", "thread": "tid", "comm": "comm", "cgroup": "cgroup", "file": "path"}
+_OWNERS = {"process": "pid", "thread": "tid", "comm": "comm", "cgroup": "cgroup", "file": "path", "statement": "owner"}
 
 
 class _Column(NamedTuple):

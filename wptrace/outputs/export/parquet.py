@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from wptrace import __version__
-from wptrace.model.kind import UNATTRIBUTED, fields_of
+from wptrace.model.kind import UNATTRIBUTED
 from wptrace.model.report import Event, Report, Start
 from wptrace.outputs.export.extra import load
 from wptrace.outputs.export.file import Export, ExportFile, Sink
@@ -34,7 +34,7 @@ class ParquetExport(Export):
         self._labels = list(dict.fromkeys(label.name for kind in start.kinds for label in kind.labels))
         stages = (stage.name for kind in start.kinds for stage in kind.stages)
         self._stages = [*dict.fromkeys(stages), UNATTRIBUTED]
-        self._fields = fields_of(start.kinds)
+        self._fields = start.event_fields
         self._types = {field.name: field.type for field in self._fields}
         name, number = arrow.dictionary(arrow.int32(), arrow.string()), arrow.int64()
         types = {str: name, int: number, bool: arrow.bool_()}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from wptrace.kernel import blkstatus
 from wptrace.kernel.clock import clock_time
 from wptrace.model import segments, units
-from wptrace.model.kind import UNATTRIBUTED
+from wptrace.model.kind import NOBODY, OTHERS, OWNER, STATEMENT, UNATTRIBUTED
 from wptrace.model.report import Child, Event
 from wptrace.outputs.text import neighbours
 from wptrace.outputs.text.words import bar, columns, ends, happened, head, padded, printable, short_path, task, wrapped
@@ -36,6 +36,11 @@ _HOLDERS = {
     "zone": "an earlier write to its zone",
     "unknown": "something that this kernel does not name",
 }
+_NO_STATEMENT = {
+    NOBODY: "",
+    OTHERS: "its statement had no place in the table of owners",
+    "unread": "its statement could not be read",
+}
 _CHILDREN = 8
 # So many functions of a stack say where a task slept, unless all are wanted.
 _FUNCTIONS = 4
@@ -60,6 +65,7 @@ def full(event: Event, width: int, dates: bool, whole_names: bool, verbose: bool
     Stacks of waits are whole where it is `verbose`.
     """
     yield f"{clock_time(event.end_ns, dates)}  {_happened(event)}  {task(event.fields)}".rstrip()
+    yield from _statement(event.fields, None if whole_names else width)
     yield from _file(event.fields, None if whole_names else width)
     yield from _device(event, width)
     if "host" in event.fields:
@@ -147,6 +153,17 @@ def _place(fields: Mapping[str, Any]) -> str:
     place = f"+{fields['length']}" if offset is None else f"offset {offset} +{fields['length']}"
     short_of = 0 <= fields.get("result", -1) < fields["length"]
     return f"{place} ({fields['result']} done)" if short_of else place
+
+
+def _statement(fields: Mapping[str, Any], width: int | None) -> Iterator[str]:
+    """Of a server: what it worked on. A program by its name is in the first line already."""
+    owner = str(fields[OWNER]) if STATEMENT in fields else ""
+    if fields.get(STATEMENT) is None:
+        owner = _NO_STATEMENT.get(owner, owner)
+    if not owner or owner == fields.get("comm"):
+        return
+    line = printable(owner)
+    yield _INDENT + (line if width is None else ends(line, width - len(_INDENT)))
 
 
 def _file(fields: Mapping[str, Any], width: int | None) -> Iterator[str]:

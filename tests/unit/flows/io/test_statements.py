@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from wptrace.bpf.object import BpfObject, open_object
+from wptrace.flows.io.kinds import UNREAD
 from wptrace.flows.io.options import STATEMENT
 from wptrace.flows.io.parts.owners import KINDS
-from wptrace.flows.io.parts.statements import UNREAD, Statements, hash_of
-from wptrace.model.kind import OTHERS, Comm
+from wptrace.flows.io.parts.statements import Statements, hash_of
+from wptrace.model.kind import NOBODY, OTHERS, Comm
 
 OPERATIONS = KINDS[STATEMENT][0]
 PIECE, SIZE = 64, 1024
@@ -30,6 +31,12 @@ class Object:
 
     def __init__(self, obj: BpfObject, owners: int) -> None:
         self.maps, self.constants, self._owners = {"statement_texts": Texts()}, obj.constants, owners
+        self.struct = obj.struct
+        self.memory = bytearray(owners * obj.struct("owner").size)
+
+    def view(self, name: str) -> memoryview:
+        assert name == "owners"
+        return memoryview(self.memory)
 
     def length(self, name: str) -> int:
         assert name == "owners"
@@ -42,6 +49,26 @@ class Rows(Statements):
         self._obj = Object(obj, owners)  # type: ignore[assignment]
         self._rows_of = obj.enum("statement_row")
         self._last = 0
+
+    def word(self, text: bytes, row: str = "statement") -> int:
+        """As records have it."""
+        return self._word(hash_of(text, PIECE, SIZE), self._rows_of.index(row))
+
+    def come(self, text: bytes, kept: bytes | None = None) -> None:
+        """Another statement is in the table."""
+        place, layout = len(self._obj.maps["statement_texts"].kept), self._obj.struct("owner")  # type: ignore[attr-defined]
+        self._obj.maps["statement_texts"].kept[place] = text if kept is None else kept  # type: ignore[attr-defined]
+        known = {
+            "taken": 1,
+            "known": 3,
+            "key.id": hash_of(text, PIECE, SIZE),
+            "key.more": self._rows_of.index("statement"),
+        }
+        data = layout.struct.pack(*(known.get(name, 0) for name in layout.fields))
+        self._obj.memory[place * layout.size : (place + 1) * layout.size] = data  # type: ignore[attr-defined]
+
+    def forget_texts(self) -> None:
+        self._texts.clear()
 
     def meet(self, text: bytes, row: str = "statement", kept: bytes | None = None) -> object:
         """The label of another owner that has the hash of a text."""
@@ -85,6 +112,35 @@ def test_a_text_is_remembered(obj: BpfObject) -> None:
     rows = Rows(obj)
     rows.meet(b"insert into t values (1)")
     assert rows.meet(b"insert into t values (1)", kept=b"") == "insert into t values (?)"
+
+
+def test_owners_of_records(obj: BpfObject) -> None:
+    """A record has the row and the hash: the label is that of the rows, also after the owner was evicted."""
+    rows = Rows(obj)
+    rows.meet(b"select 1 from t")
+    rows.meet(b"postgres: walwriter", "title")
+    assert rows.of_record(rows.word(b"select 1 from t")) == "select ? from t"
+    assert rows.of_record(rows.word(b"postgres: walwriter", "title")) == Comm("postgres: walwriter")
+    names = ("none", "program", "unread", "others")
+    assert [rows.of_record(obj.enum("statement_row").index(name)) for name in names] == [NOBODY, None, UNREAD, OTHERS]
+
+
+def test_records_of_owners_that_no_row_has_yet(obj: BpfObject) -> None:
+    rows = Rows(obj)
+    rows.come(b"select 1 from t")
+    rows.come(b"select 2 from t", kept=b"select 3 from t")
+    assert rows.of_record(rows.word(b"select 1 from t")) == "select ? from t"
+    assert rows.of_record(rows.word(b"select 2 from t")) == UNREAD
+    assert rows.of_record(rows.word(b"select 4 from t")) == UNREAD
+
+
+def test_a_text_of_an_owner_that_is_there_is_found_again(obj: BpfObject) -> None:
+    rows = Rows(obj)
+    rows.come(b"select a from t")
+    word = rows.word(b"select a from t")
+    assert rows.of_record(word) == "select a from t"
+    rows.forget_texts()
+    assert rows.of_record(word) == "select a from t"
 
 
 def test_variants_that_leave_stay_in_their_row(obj: BpfObject) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from wptrace.engine.devices import Devices
     from wptrace.flows.io.parts.counts import Counts
     from wptrace.flows.io.parts.owners import Owners
+    from wptrace.flows.io.parts.statements import Statements
 
 
 def chosen(options: Options, of: Devices, counts: Counts, operations: bool = True) -> list[Part]:
@@ -24,6 +25,7 @@ def chosen(options: Options, of: Devices, counts: Counts, operations: bool = Tru
     """
     found: list[Part] = []
     owners: Owners | None = None
+    statements: Statements | None = None
     cgroups, neighbours, waits = CgroupNames(), None, None
     pid, layers = options.filter.get(PID.name), of.layers()
     if pid or options.children:
@@ -50,7 +52,7 @@ def chosen(options: Options, of: Devices, counts: Counts, operations: bool = Tru
         if options.by == STATEMENT:
             from wptrace.flows.io.parts.statements import Statements
 
-            owners = Statements(options.statement_text, options.top, options.owner_rows)
+            owners = statements = Statements(options.statement_text, options.top, options.owner_rows)
         else:
             from wptrace.flows.io.parts.owners import Owners
 
@@ -82,7 +84,7 @@ def chosen(options: Options, of: Devices, counts: Counts, operations: bool = Tru
     if options.emits_records:
         from wptrace.flows.io.parts.singles import Singles
 
-        found.append(Singles(options, cgroups, neighbours, waits))
+        found.append(Singles(options, cgroups, neighbours, waits, statements))
     if options.guest is not None:
         from wptrace.flows.io.parts.images import Images
 

@@ -14,7 +14,7 @@ from wptrace.bpf.lib import libbpf
 from wptrace.bpf.object import BpfObject
 from wptrace.engine.cells import Cells
 from wptrace.engine.devices import LABELS
-from wptrace.flows.io.kinds import HIT, OPERATION, OWNED_REQUEST, REQUEST, UNDER_WAY
+from wptrace.flows.io.kinds import HIT, OPERATION, OWNED_REQUEST, REQUEST, STATEMENT_LABEL, UNDER_WAY
 from wptrace.flows.io.operations import call
 from wptrace.flows.io.options import CALL, CGROUP, COMM, DEVICE, DIR, FILE, PROCESS, STATEMENT, THREAD
 from wptrace.flows.io.part import Distributions, Part, Tracing
@@ -73,7 +73,7 @@ KINDS = {
     DIR: _kinds(Label("dir", kind.FILE, OWNER)),
     DEVICE: _kinds(Label("device", kind.DEVICE, OWNER)),
     CALL: _kinds(Label("call", kind.CALL, OWNER)),
-    STATEMENT: _kinds(Label("statement", kind.STATEMENT, OWNER)),
+    STATEMENT: _kinds(STATEMENT_LABEL),
 }
 
 
@@ -359,7 +359,7 @@ class Owners(Part):
         memory = self._obj.maps["owner_paths"].raw(number - 1)
         if memory is None:
             return ""
-        return path_in(self._obj.struct("io_record").before("interference"), memory)
+        return path_in(self._obj.struct("io_record").before("statement"), memory)
 
     # --- Rows -----------------------------------------------------------------------------------------------------
 

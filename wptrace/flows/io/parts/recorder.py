@@ -70,7 +70,7 @@ class NamedRecorder(Recorder):
             yield values["tid"], (values["tgid"], self._cgroups.of(values["cgroup"]), comm(values["comm"]))
 
     def _files(self) -> Iterator[tuple[tuple[int, int], str]]:
-        names = self._obj.struct("io_record").before("interference")
+        names = self._obj.struct("io_record").before("statement")
         paths = self._obj.maps["recorded_paths"]
         for values in _used(self._obj.maps["recorded_files"], self._obj.struct("recorded_file"), "key"):
             memory = paths.raw(values["place"])

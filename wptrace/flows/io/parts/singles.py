@@ -25,6 +25,7 @@ from wptrace.model.rows import Rows
 
 if TYPE_CHECKING:
     from wptrace.flows.io.parts.neighbours import Neighbours
+    from wptrace.flows.io.parts.statements import Statements
     from wptrace.flows.io.parts.waits import Waits
     from wptrace.flows.io.wait_reasons import WaitStack
 
@@ -33,11 +34,19 @@ class Singles(Part):
     needs_options = True
 
     def __init__(
-        self, options: Options, cgroups: CgroupNames, neighbours: Neighbours | None, waits: Waits | None
+        self,
+        options: Options,
+        cgroups: CgroupNames,
+        neighbours: Neighbours | None,
+        waits: Waits | None,
+        statements: Statements | None,
     ) -> None:
         super().__init__()
         self._options, self._cgroups, self._neighbours, self._waits = options, cgroups, neighbours, waits
-        self._layout = as_asked(options.interference, neighbours is not None, options.segments)
+        self._statement_of = None if statements is None else statements.of_record
+        self._layout = as_asked(
+            options.interference, neighbours is not None, options.segments, statements=statements is not None
+        )
         self._records: list[Record] = []
         self._slow_ns, self._sample, self._limit = options.slow_ns, options.sample, options.limit
         self._one_in = 0
@@ -61,12 +70,14 @@ class Singles(Part):
         obj, names, recorder = tracing.obj, tracing.names, tracing.recorder
         self._obj = obj
         decode_neighbours = None if self._neighbours is None else self._neighbours.decode
-        self._stories = Stories(obj, names, self._cgroups, decode_neighbours, self._layout.end)
+        self._stories = Stories(obj, names, self._cgroups, decode_neighbours, self._layout.end, self._statement_of)
         stacks: Callable[[], dict[int, WaitStack]] = dict
         if self._waits is not None:
             self._stories.stack_of = self._waits.stacks.__getitem__
             stacks = self._waits.stacks.all
-        sink = None if recorder is None else recorder.raw(obj, self._layout, names, self._cgroups.of, stacks)
+        sink: Callable[[memoryview], None] | None = None
+        if recorder is not None:
+            sink = recorder.raw(obj, self._layout, names, self._cgroups.of, stacks, self._statement_of)
         ring = self.ring = Ring.of(obj.maps["records"], self._stories.layout, sink)
         rate = RATE if self._options.slow_ns != 0 else LINE_RATE if sink is None else RAW_RATE
         tracing.reader.add(ring, self.take, rate=self._options.limit or rate)

@@ -16,16 +16,14 @@ from typing import Any
 from wptrace.analysis import statements
 from wptrace.bpf.object import BpfObject
 from wptrace.engine.resolver import Loaded
+from wptrace.flows.io.kinds import STATEMENT_FIELDS, UNREAD
 from wptrace.flows.io.options import STATEMENT
 from wptrace.flows.io.part import Tracing
 from wptrace.flows.io.parts.owners import Owners
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.kernel.privileges import require_reading
 from wptrace.kernel.servers import PROGRAMS, VARIABLE, Program, Programs, map_texts
-from wptrace.model.kind import Comm, Group
-
-UNREAD = Comm("unread")
-"""Texts that could not be read, or are not text."""
+from wptrace.model.kind import NOBODY, OTHERS, Comm, Group
 
 # How many texts of freed owners are remembered.
 _TEXTS = 1 << 14
@@ -37,13 +35,16 @@ _FACTOR, _ALL_BITS = 0x9E3779B97F4A7C15, (1 << 64) - 1
 
 
 class Statements(Owners):
+    fields = STATEMENT_FIELDS
+
     def __init__(self, how: str, top: int = 0, rows: int = 0) -> None:
         """`how` texts are shown (wptrace/analysis/statements.py)."""
         super().__init__(STATEMENT, CgroupNames(), top, rows)
         self._how = how
         self._found: list[Program] = []
-        self._texts: OrderedDict[tuple[int, int], Any] = OrderedDict()
-        """Texts by hash, kept after their owner was evicted: pages that a statement dirtied are written back later."""
+        self._texts: OrderedDict[int, Any] = OrderedDict()
+        """Labels by what records have, kept after their owner was evicted: pages that a statement dirtied are written
+        back later."""
         self._sharing: Counter[Any] = Counter()
         """By label: how many owners have it; 0: those that had it were freed."""
 
@@ -102,15 +103,21 @@ class Statements(Owners):
         if row == "unread":
             return UNREAD
         found = self._text(number, values["key.id"], row == "title")
-        key = values["key.more"], values["key.id"]
+        word = self._word(values["key.id"], values["key.more"])
         if found is UNREAD:
-            found = self._texts.get(key, UNREAD)
-        else:
-            self._texts[key] = found
-            self._texts.move_to_end(key)
-            if len(self._texts) > _TEXTS:
-                self._texts.popitem(last=False)
+            return self._texts.get(word, UNREAD)
+        self._remember(word, found)
         return found
+
+    def _word(self, hash_in_key: int, row: int) -> int:
+        bits = self._obj.constants["STATEMENT_ROW_BITS"]
+        return hash_in_key >> bits << bits | row
+
+    def _remember(self, word: int, label: Any) -> None:
+        self._texts[word] = label
+        self._texts.move_to_end(word)
+        if len(self._texts) > _TEXTS:
+            self._texts.popitem(last=False)
 
     def _text(self, number: int, hash_in_key: int, is_title: bool) -> Any:
         memory = self._obj.maps["statement_texts"].raw(number - 1)
@@ -123,6 +130,34 @@ class Statements(Owners):
         if not found:
             return UNREAD
         return Comm(statements.title(found)) if is_title else statements.shown(found, self._how)
+
+    # --- Records ----------------------------------------------------------------------------------------------------
+
+    def of_record(self, word: int) -> Any:
+        """The label of the owner of a record; None for a program that is no server, by its name."""
+        row = self._rows_of[word & (1 << self._obj.constants["STATEMENT_ROW_BITS"]) - 1]
+        if row not in ("statement", "title"):
+            return {"none": NOBODY, "program": None, "others": OTHERS}.get(row, UNREAD)
+        found = self._texts.get(word)
+        if found is None:
+            found = self._new(word)
+            self._remember(word, found)
+        return found
+
+    def _new(self, word: int) -> Any:
+        """Look at all owners that are new, as there may be many."""
+        layout = self._obj.struct("owner")
+        words, stride = self._obj.view("owners").cast("Q"), layout.size // 8
+        # All members up to these are words.
+        places = map(layout.fields.index, ("taken", "key.id", "key.more"))
+        taken, hashes, rows = (words[place::stride].tolist() for place in places)
+        found = UNREAD
+        for number, (is_taken, hash_in_key, row) in enumerate(zip(taken, hashes, rows), 1):
+            if is_taken and (number not in self._labels or self._word(hash_in_key, row) == word):
+                label = self.label(number)
+                if label is not None and self._word(hash_in_key, row) == word:
+                    found = label
+        return self._texts.get(word, found)
 
     # --- Owners that are gone ---------------------------------------------------------------------------------------
 

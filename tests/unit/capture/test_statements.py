@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Captures by statement: records have a number, the capture has each text once, and a replay has both."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.capture.made import ABOUT, START, entry
+from tests.unit.capture.test_overlap import BACKUP, DB, SECOND, one
+from wptrace.bpf.object import BpfObject
+from wptrace.capture import writer
+from wptrace.capture.writer import CaptureOutput
+from wptrace.cli.main import main
+from wptrace.errors import UsageError
+from wptrace.flows.io.kinds import KINDS, STATEMENT_FIELDS, UNREAD
+from wptrace.flows.io.options import STATEMENT
+from wptrace.flows.io.parts import owners
+from wptrace.flows.io.records import as_asked
+from wptrace.model.book import Book
+from wptrace.model.kind import NOBODY, OPERATIONS, REQUESTS, Comm
+from wptrace.model.report import Overhead, Report
+
+QUERY, OTHER = 0x1234567890ABCDE2, 0xFEDCBA0987654322
+LABELS = {
+    0: NOBODY,
+    1: None,
+    4: UNREAD,
+    QUERY: "select ? from orders",
+    OTHER: "select '\udce9' from t",
+    OTHER + 1: Comm("postgres: walwriter"),
+}
+LATIN = "select '\\xe9' from t"
+"""As it is shown: bytes that are no UTF-8 are escapes."""
+FILTERS = {"dev": [], "by": "statement", "statement_text": "normalised"}
+BY_STATEMENT = START._replace(
+    filters=FILTERS, kinds=(*KINDS, *owners.KINDS[STATEMENT]), notes=[], fields=STATEMENT_FIELDS
+)
+FOUND = (
+    one(DB, 100, 200, 260, statement=QUERY),
+    one(DB, 100, 400, 460, statement=QUERY),
+    one(DB, 500, 500, 550, statement=OTHER),
+    one(DB, 600, 600, 650, statement=4),
+    one(DB, 700, 700, 750, statement=OTHER + 1),
+    one(BACKUP, 100, 100, 200, statement=1),
+)
+
+
+@pytest.fixture
+def asked() -> list[int]:
+    """The numbers whose labels the writer asked for."""
+    return []
+
+
+@pytest.fixture
+def capture(obj: BpfObject, tmp_path: Path, asked: list[int]) -> Path:
+    return write(obj, tmp_path / "trace.wpt", asked)
+
+
+def write(obj: BpfObject, path: Path, asked: list[int], times: int = 1) -> Path:
+    def statement_of(word: int) -> Any:
+        asked.append(word)
+        return LABELS[word]
+
+    output = CaptureOutput(path, ABOUT)
+    what = as_asked(True, True, True, statements=True)
+    take = output.raw(obj, what, ["other", "sda"], {0: "", 10: "/batch", 20: "/app"}.__getitem__, dict, statement_of)
+    output.start(BY_STATEMENT)
+    for _ in range(times):
+        for at, values in enumerate(FOUND):
+            take(memoryview(entry(obj, at, **values)))
+        output.in_flight([], SECOND)
+    books = {REQUESTS: Book.read(0, 0, {}, {}), OPERATIONS: Book.read(6, 6, {}, {})}
+    output.summary(Report("summary", SECOND, SECOND, books, {}, {}, Overhead(0, 0, 0, 0, 0, 0)))
+    output.close()
+    return path
+
+
+def replayed(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> list[dict[str, Any]]:
+    assert main(["replay", str(path), "--json", *options]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    return [one for one in found if one["kind"] != "in_flight"]
+
+
+def test_events_have_their_statement(capture: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, *events, _ = replayed(capture, capsys)
+    assert [(one["owner"], one["statement"]) for one in events] == [
+        ("select ? from orders", "select ? from orders"),
+        ("select ? from orders", "select ? from orders"),
+        (LATIN, LATIN),
+        ("unread", None),
+        ("postgres: walwriter", None),
+        ("backup", None),
+    ]
+
+
+def test_each_text_is_written_once_in_a_segment(
+    obj: BpfObject,
+    tmp_path: Path,
+    asked: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write(obj, tmp_path / "one.wpt", asked, times=3)
+    assert sorted(asked) == sorted({values["statement"] for values in FOUND})
+    asked.clear()
+    monkeypatch.setattr(writer, "_SEGMENT_BYTES", 1)
+    path = write(obj, tmp_path / "many.wpt", asked, times=3)
+    assert len(asked) == 3 * len({values["statement"] for values in FOUND})
+    assert {one["owner"] for one in replayed(path, capsys)[1:-1]} >= {"select ? from orders", "unread"}
+
+
+def test_rows_of_some_of_the_events(capture: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows of the capture do not say which cgroup they are of: its records do."""
+    start, summary = replayed(capture, capsys, "--by=statement", "--cgroup=/app", "--summary")
+    assert start["notes"][-1] == "rows by statement are computed from the single operations and requests of the capture"
+    rows = {
+        one["owner"]: one for one in summary["rows"] if one["kind"] == "owned_operation" and one["stage"] == "total"
+    }
+    assert {name: (one["count"], one["statement"]) for name, one in rows.items()} == {
+        "select ? from orders": (2, "select ? from orders"),
+        LATIN: (1, LATIN),
+        "unread": (1, None),
+        "postgres: walwriter": (1, None),
+    }
+
+
+def test_neighbours_by_statement(capture: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, summary = replayed(capture, capsys, "--by=statement", "--neighbours", "--summary")
+    found = {one["owner"]: one for one in summary["neighbours"]}
+    assert {name: one["requests"] for name, one in found.items()} == {
+        "select ? from orders": 2,
+        LATIN: 1,
+        "unread": 1,
+        "postgres: walwriter": 1,
+        "backup": 1,
+    }
+    assert found["select ? from orders"]["meanwhile"][0] == {"owner": "backup", "ns": 200_000}
+
+
+def test_lines_and_csv_have_a_column(capture: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", str(capture), "--csv"]) == 0
+    table = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [(one["owner"], one["statement"]) for one in table][2:5] == [
+        (LATIN, LATIN),
+        ("unread", ""),
+        ("postgres: walwriter", ""),
+    ]
+    assert main(["replay", str(capture), "--line"]) == 0
+    title, *lines = capsys.readouterr().out.splitlines()
+    at = title.index("STATEMENT")
+    assert [line[at:].split("  ")[0] for line in lines[:4]] == [
+        "select ? from orders",
+        "select ? from orders",
+        LATIN,
+        "unread",
+    ]
+
+
+def test_stories_have_it(capture: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", str(capture)]) == 0
+    text = capsys.readouterr().out
+    assert text.count("\n    select ? from orders\n") == 2
+    assert text.count(f"\n    {LATIN}\n") == 1
+    assert text.count("\n    postgres: walwriter\n") == 1
+    assert text.count("\n    its statement could not be read\n") == 1
+    assert "\n    backup\n" not in text
+
+
+def test_traces_by_other_owners_have_no_statement(
+    obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is in the ring in its place is left there."""
+    output = CaptureOutput(tmp_path / "trace.wpt", ABOUT)
+    take = output.raw(obj, as_asked(True, True, True), ["other", "sda"], str)
+    output.start(START)
+    take(memoryview(entry(obj, 1, statement=QUERY)))
+    books = {REQUESTS: Book.read(0, 0, {}, {}), OPERATIONS: Book.read(1, 1, {}, {})}
+    output.summary(Report("summary", SECOND, SECOND, books, {}, {}, Overhead(0, 0, 0, 0, 0, 0)))
+    output.close()
+    _, event, _ = replayed(tmp_path / "trace.wpt", capsys)
+    assert not {"owner", "statement"} & event.keys()
+    with pytest.raises(UsageError, match="--by statement cannot be answered"):
+        main(["replay", str(tmp_path / "trace.wpt"), "--by=statement"])
+    assert main(["replay", str(tmp_path / "trace.wpt"), "--csv"]) == 0
+    assert "statement" not in capsys.readouterr().out.splitlines()[0]
