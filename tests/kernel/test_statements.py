@@ -17,7 +17,7 @@ from tests.kernel.patience import said
 from tests.kernel.postgres import Postgres, server
 from tests.kernel.test_capture import replayed
 from tests.kernel.test_owners import OWNED, counts, exact, totals
-from tests.kernel.trace import PATIENCE, Line, Trace
+from tests.kernel.trace import PATIENCE, Line, Trace, findings
 from tests.thorough import only_all
 from wptrace.kernel import elf
 
@@ -72,6 +72,18 @@ def has_rows_of_records(lines: list[Line]) -> None:
     assert found["owned_request"] <= rows["owned_request"]
 
 
+def names_the_one_with_the_most_time(summary: Line) -> None:
+    times: Counter[str | None] = Counter()
+    for row in totals(summary, "owned_operation"):
+        times[row["statement"]] += row["sum_ns"]
+    whole = times.total()
+    del times[None]
+    ((who, most),) = times.most_common(1)
+    found = findings(summary).get("statement")
+    assert (found is not None) == (most >= 0.1 * whole)
+    assert found is None or (found["who"], found["sum_ns"]) == (who, most)
+
+
 @pytest.mark.parametrize("postgres", [15, *(pytest.param(one, marks=only_all) for one in (13, 17, 18))], indirect=True)
 def test_what_statements_read(disk: Disk, postgres: Postgres, tmp_path: Path) -> None:
     """By pg_stat_statements, which counts blocks that were asked for; parallel workers work for their statement, and so
@@ -104,6 +116,7 @@ def test_what_statements_read(disk: Disk, postgres: Postgres, tmp_path: Path) ->
     assert texts[SCAN] == SCAN
     assert texts["postgres: checkpointer"] is None
     assert "unread" not in texts
+    names_the_one_with_the_most_time(trace.summary)
     has_rows_of_records(replayed(file))
     _, summary = replayed(file, "--by=statement", "--comm=postgres", "--summary")
     assert counts(summary, "owned_hit")[SCAN] == counts(trace.summary, "owned_hit")[SCAN]

@@ -25,7 +25,7 @@ from wptrace.tools.singles import Singles
 EXACT = "neighbours, by {}, are the exact overlap of the times of single requests, from the records of the capture"
 COUNTED = "neighbours are as the kernel counted them, not from the records of single requests"
 
-_RULES = ("owner", "neighbour")
+_RULES = ("statement", "owner", "neighbour")
 
 
 def owners(head: Head, by: str | None) -> str:

@@ -16,7 +16,7 @@ from wptrace.analysis.verdict import TIMED, Case
 from wptrace.analysis.waits import WAIT
 from wptrace.flows.io import options
 from wptrace.flows.io import rules as io_rules
-from wptrace.flows.io.kinds import HIT, LAYER, OPERATION, REQUEST, SLEEP
+from wptrace.flows.io.kinds import HIT, LAYER, OPERATION, REQUEST, SLEEP, UNREAD
 from wptrace.flows.io.parts import owners as io_owners
 from wptrace.model import kind
 from wptrace.model.book import STATE_FULL, Book
@@ -319,6 +319,66 @@ def test_of_what_a_filter_leaves_out_nothing_is_said() -> None:
     assert whole.figures == {"share": 1.0, "owners": 1}
 
 
+def by_statement(*rows: tuple[int, str, str, object, int, int]) -> Case:
+    """Which kind of rows by owner, device, operation, owner, how many, and ns of each."""
+    kinds = io_owners.KINDS[options.STATEMENT]
+    cells = {
+        kinds[which].group(dev, op, who): cell(times, **({"under_way": ns} if which == 2 else {"total": ns}))
+        for which, dev, op, who, times, ns in rows
+    }
+    counters = {group: {"bytes": 8192 * stages["total"].count} for group, stages in cells.items()}
+    arrangement = arranged({READ: cell(9, device=MS), **cells}, (OPERATION, *kinds))
+    report = Report("summary", 0, SECOND, {kind.REQUESTS: book()}, arrangement, counters, OVERHEAD)
+    return Case(report, (OPERATION, REQUEST))
+
+
+CHECKPOINTER = kind.Comm("postgres: checkpointer")
+
+
+def test_the_statement_with_the_most_time() -> None:
+    """Not the process with more, which has none."""
+    found = io_rules.statement(
+        by_statement(
+            (0, "sda", "sync", CHECKPOINTER, 1, 50 * MS),
+            (0, "sda", "read", "select a", 4, 5 * MS),
+            (0, "sdb", "read", "select a", 1, 5 * MS),
+            (0, "sda", "sync", "select a", 1, 5 * MS),
+            (0, "sda", "read", "select b", 10, 2 * MS),
+            (1, "sda", "read", "select a", 70, 1000),
+            (1, "sda", "read", "select b", 7000, MS),
+            (2, "sda", "read", "select a", 3, 2 * MS),
+            (2, "sda", "write", CHECKPOINTER, 3, 9 * MS),
+        )
+    )
+    assert found is not None
+    assert found.who == "select a"
+    assert found.group == READ
+    assert found.figures == {
+        "share": 0.3,
+        "sum_ns": 30 * MS,
+        "count": 5,
+        "bytes": 5 * 8192,
+        "hits": 70,
+        "device_ns": 6 * MS,
+    }
+
+
+def test_statements_that_had_little() -> None:
+    assert io_rules.statement(case({READ: cell(10, device=MS)})) is None
+    assert io_rules.statement(case(owned(backup=6 * MS))) is None
+    most = [(0, "sda", "sync", who, 1, 50 * MS) for who in (CHECKPOINTER, kind.OTHERS, kind.NOBODY, UNREAD)]
+    assert io_rules.statement(by_statement(*most)) is None
+    assert io_rules.statement(by_statement(*most, (0, "sda", "read", "select a", 1, 22 * MS))) is None
+    assert io_rules.statement(by_statement(*most, (0, "sda", "read", "select a", 1, 23 * MS))) is not None
+
+
+def test_a_statement_that_is_on_many_devices() -> None:
+    places = [(0, dev, "read", "select a", 1, MS) for dev in ("sda", "sdb", "sdc")]
+    found = io_rules.statement(by_statement(*places))
+    assert found is not None
+    assert found.group == OPERATION.group(ALL, "read")
+
+
 def contended(waited: int, whole: int, waits: int = 70, **had: int) -> Case:
     """A case in which /app waits, and others have the device."""
     app = neighbours.Owner("/app")
@@ -460,6 +520,7 @@ def test_every_rule_can_be_reached() -> None:
         case({**owned(backup=MS), REQUESTS: cell(9, device=5)}),
         case({REQUESTS: cell(9, device=5), SLEEP.group("sda", "read"): cell(9, asleep=5, wakeup=1)}),
         contended(38 * MS, 100 * MS, batch=92 * MS),
+        by_statement((0, "sda", "read", "select a", 1, MS)),
     ]
     hog = {"hog[7]": 100 * SECOND}
     cases += [in_the_way(case({READ: cell(9, device=MS)}), rule, hog) for rule in ("behind", "ran", "irq_off")]

@@ -300,8 +300,8 @@ HIT = Kind("hit", Noun("page-cache hit"), LABELS, book=OPERATIONS, sized=True, f
 """A read or write that the page cache served."""
 LAYER = Kind("layer", Noun("bio"), LABELS, (STAGES["layers"], STAGES["device"]), book="", sized=True)
 """A bio of a stacked device."""
-OWNED_REQUEST = "owned_request"
-"""The name of the kind of requests by owner (wptrace/flows/io/parts/owners.py)."""
+OWNED_OPERATION, OWNED_HIT, OWNED_REQUEST = "owned_operation", "owned_hit", "owned_request"
+"""Names of the kinds of rows by owner (wptrace/flows/io/parts/owners.py)."""
 
 REQUEST = Kind(
     "request",

@@ -11,9 +11,20 @@ from wptrace.analysis import neighbours, verdict, waits
 from wptrace.analysis.neighbours import HAD, NS, WAITED, WHOLE
 from wptrace.analysis.verdict import Case, Rule, Rules
 from wptrace.flows.io.causes import NEIGHBOUR_UNKNOWN
-from wptrace.flows.io.kinds import HIT, LAYER, OPERATION, OWNED_REQUEST, REQUEST, SLEEP, UNDER_WAY, WRITEBACK
+from wptrace.flows.io.kinds import (
+    HIT,
+    LAYER,
+    OPERATION,
+    OWNED_HIT,
+    OWNED_OPERATION,
+    OWNED_REQUEST,
+    REQUEST,
+    SLEEP,
+    UNDER_WAY,
+    WRITEBACK,
+)
 from wptrace.flows.io.wait_reasons import BY_NAME, WORK_BY_NAME
-from wptrace.model.kind import ALL, CALL, NOBODY, OTHERS, TOTAL, CounterField, Group, Kind, Label, Noun, Task
+from wptrace.model.kind import ALL, CALL, NOBODY, OTHERS, STATEMENT, TOTAL, CounterField, Group, Kind, Label, Noun, Task
 from wptrace.model.report import BYTES, Event, Finding, Report
 
 BLAME_SHARE = 0.1
@@ -24,6 +35,8 @@ _ADVICE = {
     "idle": "whether the filters let through what you look for, and whether it does I/O at all",
     "neighbour": "the limits of the other one: io.max, io.weight or io.cost of its cgroup; its queue depth, and when "
     "it runs",
+    "statement": "EXPLAIN (ANALYZE, BUFFERS) of it; --by file for its tables and indexes; --waits for what it waited "
+    "for",
     "cached": "the program itself: no device was waited for; to see one, read what is not in memory, or use direct I/O",
 }
 
@@ -35,6 +48,8 @@ _HOLDERS = 3
 _ALIKE = 0.8
 """Owners with this fraction of the largest share are considered equal. Of those that wait, the one that waited longest
 is named; of those that had the device, each next one is named if it equals the one before it."""
+STATEMENT_SHARE = 0.1
+"""A statement is reported if its operations take this share of the time of all."""
 LARGE = 1 << 20
 """Operations of this mean size take notable time to prepare."""
 MOST_OF_STAGE = 0.4
@@ -246,6 +261,40 @@ def owner(case: Case) -> Finding | None:
     return Finding("owner", figures, who=who)
 
 
+def statement(case: Case) -> Finding | None:
+    """With --by statement: the one whose operations took the most time."""
+    rows = {group: stages for group, stages in case.report.cells.items() if group.kind.labels[-1].type == STATEMENT}
+    times: Counter[Group] = Counter()
+    for group, stages in rows.items():
+        if group.kind.name == OWNED_OPERATION:
+            times[group] += stages[TOTAL].sum
+    by_text: Counter[str] = Counter()
+    for group, ns in times.items():
+        if group.fields["statement"] is not None:
+            by_text[str(group.values[-1])] += ns
+    who = max(by_text, key=by_text.__getitem__, default="")
+    if not who or by_text[who] < STATEMENT_SHARE * times.total():
+        return None
+    on, by_op = Counter[object](), Counter[str]()
+    for group, ns in times.items():
+        if group.values[-1] == who:
+            on[group.label("dev")] += ns
+            by_op[str(group.label("op"))] += ns
+    (dev, most), (op, _) = on.most_common(1)[0], by_op.most_common(1)[0]
+    mine = {group: stages for group, stages in rows.items() if group.values[-1] == who}
+    of_op = [group for group in mine if group.kind.name == OWNED_OPERATION and group.label("op") == op]
+    figures = {
+        "share": by_text[who] / times.total(),
+        "sum_ns": by_text[who],
+        "count": sum(mine[group][TOTAL].count for group in of_op),
+        "bytes": sum(case.report.counter(group, BYTES) for group in of_op),
+        "hits": sum(stages[TOTAL].count for group, stages in mine.items() if group.kind.name == OWNED_HIT),
+        "device_ns": sum(stages[UNDER_WAY].sum for stages in mine.values() if UNDER_WAY in stages),
+    }
+    place = dev if most >= verdict.PLACE_SHARE * by_text[who] else ALL
+    return Finding("statement", figures, OPERATION.group(place, op), who=who)
+
+
 def _owner_of(filtered: bool, partial: bool) -> Rule:
     """The rule for traces in which filters or partitions leave out other requests."""
 
@@ -346,6 +395,16 @@ def path(
     named = [_named(rule) for rule in _STAGES]
     return Rules(
         (verdict.idle, cached, verdict.unmeasured, largest),
-        (verdict.grew, tail, verdict.inside, woken, *named, _owner_of(filtered, partial), neighbour, verdict.lost),
+        (
+            verdict.grew,
+            tail,
+            verdict.inside,
+            woken,
+            *named,
+            statement,
+            _owner_of(filtered, partial),
+            neighbour,
+            verdict.lost,
+        ),
         advice,
     )

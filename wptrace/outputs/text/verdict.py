@@ -200,6 +200,19 @@ def _owner(finding: Finding, dates: bool) -> str:
     return f"{of}{who} had {share:.0%} of the device's time, {rest} had the rest"
 
 
+def _statement(finding: Finding, dates: bool) -> str:
+    figures, group = finding.figures, finding.group
+    dev, op = (ALL, "") if group is None else group.values
+    where = "" if dev is ALL else f" on {printable(str(dev))}"
+    whole = f"{figures['share']:.0%} of the time of operations ({units.duration(figures['sum_ns'])})"
+    parts = [f"{_count(figures['count'], str(op))} of {units.size(figures['bytes'])}{where}"]
+    if figures["hits"]:
+        parts.append(_count(figures["hits"], "page-cache hit"))
+    if figures["device_ns"]:
+        parts.append(f"{units.duration(figures['device_ns'])} of its requests with the device")
+    return f"{printable(finding.who)} took {whole}: {', '.join(parts)}"
+
+
 def _in_the_way(did: str) -> Callable[[Finding, bool], str]:
     def words(finding: Finding, dates: bool) -> str:
         figures = finding.figures
@@ -233,6 +246,7 @@ _WORDS: Mapping[str, Callable[[Finding, bool], str]] = {
     "behind": _behind,
     "ran": _in_the_way("ran on their CPU"),
     "irq_off": _in_the_way("kept interrupts off"),
+    "statement": _statement,
     "owner": _owner,
     "neighbour": _neighbour,
 }

@@ -20,6 +20,8 @@ READ, HITS, WRITE = OPERATION.group(ALL, "read"), HIT.group(ALL, "read"), REQUES
 LARGEST = {"share": 0.834, "mean_ns": 4.6 * MS, "p99_ns": 9.1 * MS, "dev_share": 0.0, "queue_depth": 31.04}
 GREW = {"factor": 4.18, "ts_ns": NOON, "duration_ns": 10 * SECOND, "mean_ns": 4.6 * MS, "rest_mean_ns": 1.1 * MS}
 TAIL = {"ratio": 12.4, "p50_ns": 2 * MS, "p99_ns": 24 * MS, "stage_p99_ns": 22 * MS}
+READS = {"share": 0.66, "sum_ns": 840 * MS, "count": 2311, "bytes": 2311 * 8192}
+STATEMENT = {**READS, "hits": 20486, "device_ns": 600 * MS}
 
 
 def neighbour(who: str, dev: str = "vda", **figures: float) -> Finding:
@@ -48,6 +50,14 @@ def test_a_whole_verdict_has_a_line_for_each_finding_and_its_advice() -> None:
         "also: the p99 of the whole is 12x the median (24.0 ms, 2.00 ms), and device makes it (22.0 ms)",
         "also: preempted took 25% of the time (3.00 s) inside the stages",
         "but: 1 of 1 operation and 3 of 2,000 requests were lost, so the figures are those of a sample",
+    ]
+
+
+def test_a_statement_of_which_there_is_little_to_say() -> None:
+    few = {**STATEMENT, "count": 1, "hits": 0, "device_ns": 0}
+    found = Finding("statement", few, OPERATION.group(ALL, "sync"), who="commit")
+    assert list(verdict.lines(Verdict((found,), ""), dates=False)) == [
+        "verdict: commit took 66% of the time of operations (840 ms): 1 sync of 18.1 MiB"
     ]
 
 
@@ -87,6 +97,11 @@ def test_a_whole_verdict_has_a_line_for_each_finding_and_its_advice() -> None:
             "of what is followed, backup[12] had 92% of the device's time, 1 other owner had the rest",
         ),
         (Finding("owner", {"share": 1.0, "owners": 1}, who="a\nb[12]"), "a\\nb[12] had the device alone"),
+        (
+            Finding("statement", STATEMENT, OPERATION.group("vda", "read"), who="select '\x1b' from t"),
+            "select '\\x1b' from t took 66% of the time of operations (840 ms): 2,311 reads of 18.1 MiB on vda,"
+            " 20,486 page-cache hits, 600 ms of its requests with the device",
+        ),
         (
             neighbour("/batch (backup, 64 KiB reads)", dev="nullb0", had=0.92, waits=1),
             "waiting for nullb0 takes 38% of the requests of /app: /batch (backup, 64 KiB reads) had 92% of it ",

@@ -14,7 +14,16 @@ from wptrace.bpf.lib import libbpf
 from wptrace.bpf.object import BpfObject
 from wptrace.engine.cells import Cells
 from wptrace.engine.devices import LABELS
-from wptrace.flows.io.kinds import HIT, OPERATION, OWNED_REQUEST, REQUEST, STATEMENT_LABEL, UNDER_WAY
+from wptrace.flows.io.kinds import (
+    HIT,
+    OPERATION,
+    OWNED_HIT,
+    OWNED_OPERATION,
+    OWNED_REQUEST,
+    REQUEST,
+    STATEMENT_LABEL,
+    UNDER_WAY,
+)
 from wptrace.flows.io.operations import call
 from wptrace.flows.io.options import CALL, CGROUP, COMM, DEVICE, DIR, FILE, PROCESS, STATEMENT, THREAD
 from wptrace.flows.io.part import Distributions, Part, Tracing
@@ -49,8 +58,8 @@ def _kinds(label: Label) -> tuple[Kind, Kind, Kind]:
         part=False,
     )
     return (
-        Kind("owned_operation", OPERATION.noun, labels, book="", ranked=True, sized=True),
-        Kind("owned_hit", HIT.noun, labels, book="", ranked=True, sized=True),
+        Kind(OWNED_OPERATION, OPERATION.noun, labels, book="", ranked=True, sized=True),
+        Kind(OWNED_HIT, HIT.noun, labels, book="", ranked=True, sized=True),
         Kind(
             OWNED_REQUEST,
             REQUEST.noun,
