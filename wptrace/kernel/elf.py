@@ -11,13 +11,13 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-# The 64-bit ELF, little-endian: e_phoff, e_shoff, e_phentsize, e_phnum, e_shentsize and e_shnum of its header; p_type,
-# p_flags, p_offset, p_vaddr and p_filesz of a segment; sh_type, sh_offset, sh_size and sh_link of a section; st_name,
-# st_info, st_shndx, st_value and st_size of a symbol.
-_HEADER = struct.Struct("<32xQQ6xHHHH2x")
+# The 64-bit ELF, little-endian: e_type, e_machine, e_phoff, e_shoff, e_phentsize, e_phnum, e_shentsize, e_shnum and
+# e_shstrndx of its header; p_type, p_flags, p_offset, p_vaddr and p_filesz of a segment; sh_name, sh_type, sh_addr,
+# sh_offset, sh_size and sh_link of a section; st_name, st_info, st_shndx, st_value and st_size of a symbol.
+_HEADER = struct.Struct("<16xHH12xQQ6xHHHHH")
 _MAGIC = b"\x7fELF\x02\x01"
 _SEGMENT = struct.Struct("<IIQQ8xQ16x")
-_SECTION = struct.Struct("<4xI16xQQI20x")
+_SECTION = struct.Struct("<II8xQQQI20x")
 _SYMBOL = struct.Struct("<IBxHQQ")
 _LOADED, _EXECUTABLE = 1, 1  # PT_LOAD, PF_X
 _ALL_SYMBOLS, _DYNAMIC_SYMBOLS = 2, 11  # SHT_SYMTAB, SHT_DYNSYM
@@ -29,12 +29,43 @@ _MOST_SEGMENTS = 1 << 8
 _LARGEST_NAMES = 1 << 26
 
 
-class Code(NamedTuple):
-    """A segment that is executed."""
+class Header(NamedTuple):
+    type: int
+    """Of the file: 2 is a program, 3 a library or a program at any address."""
+    machine: int
+    segments_at: int
+    sections_at: int
+    segment_size: int
+    segments: int
+    section_size: int
+    sections: int
+    names: int
+    """The number of the section with the names of sections."""
+
+
+class Segment(NamedTuple):
+    """A segment that is loaded."""
 
     offset: int
     address: int
     size: int
+    executed: bool = True
+
+    def holds(self, address: int) -> bool:
+        return self.address <= address < self.address + self.size
+
+    def place(self, address: int) -> int:
+        """The place of an address in the file."""
+        return address - self.address + self.offset
+
+
+class Section(NamedTuple):
+    name: int
+    type: int
+    address: int
+    offset: int
+    size: int
+    link: int
 
 
 class Symbol(NamedTuple):
@@ -48,9 +79,33 @@ class Symbol(NamedTuple):
 
 
 class Symbols(NamedTuple):
-    code: list[Code]
+    code: list[Segment]
+    """The segments that are executed."""
     table: Iterator[Symbol]
     names: bytes
+
+
+def header(fd: int) -> Header | None:
+    """Of an open file; None if it is not a 64-bit, little-endian ELF file."""
+    head = os.pread(fd, _HEADER.size, 0)
+    if len(head) < _HEADER.size or not head.startswith(_MAGIC):
+        return None
+    found = Header(*_HEADER.unpack(head))
+    return found if found.segment_size == _SEGMENT.size and found.section_size == _SECTION.size else None
+
+
+def segments(fd: int, head: Header) -> list[Segment]:
+    return [
+        Segment(offset, address, size, bool(access & _EXECUTABLE))
+        for kind, access, offset, address, size in _table(
+            fd, _SEGMENT, head.segments_at, min(head.segments, _MOST_SEGMENTS)
+        )
+        if kind == _LOADED
+    ]
+
+
+def sections(fd: int, head: Header) -> list[Section]:
+    return [Section(*one) for one in _table(fd, _SECTION, head.sections_at, min(head.sections, _MOST_SECTIONS))]
 
 
 def symbols(fd: int) -> Symbols | None:
@@ -58,27 +113,23 @@ def symbols(fd: int) -> Symbols | None:
 
     None if it is not an ELF file, or has neither.
     """
-    head = os.pread(fd, _HEADER.size, 0)
-    if len(head) < _HEADER.size or not head.startswith(_MAGIC):
+    head = header(fd)
+    if head is None:
         return None
-    segments_at, sections_at, segment_size, segments, section_size, sections = _HEADER.unpack(head)
-    if segment_size != _SEGMENT.size or section_size != _SECTION.size:
-        return None
-    code = [
-        Code(offset, address, size)
-        for kind, access, offset, address, size in _table(fd, _SEGMENT, segments_at, min(segments, _MOST_SEGMENTS))
-        if kind == _LOADED and access & _EXECUTABLE
-    ]
-    known = list(_table(fd, _SECTION, sections_at, min(sections, _MOST_SECTIONS)))
+    code = [one for one in segments(fd, head) if one.executed]
+    known = sections(fd, head)
     for kind in (_ALL_SYMBOLS, _DYNAMIC_SYMBOLS):
-        for found, offset, size, link in known:
-            if found == kind and link < len(known):
-                table = _table(fd, _SYMBOL, offset, min(size // _SYMBOL.size, _MOST_SYMBOLS))
-                _, names_at, names_size, _ = known[link]
-                names = _read(fd, names_at, min(names_size, _LARGEST_NAMES))
+        for one in known:
+            if one.type == kind and one.link < len(known):
+                table = _table(fd, _SYMBOL, one.offset, min(one.size // _SYMBOL.size, _MOST_SYMBOLS))
+                names = content(fd, known[one.link], _LARGEST_NAMES)
                 made = (Symbol(name, info & 0xF, section, value, size) for name, info, section, value, size in table)
                 return Symbols(code, made, names)
     return None
+
+
+def content(fd: int, section: Section, most: int) -> bytes:
+    return _read(fd, section.offset, min(section.size, most))
 
 
 def _table(fd: int, entry: struct.Struct, offset: int, count: int) -> Iterator[tuple[int, ...]]:
