@@ -213,6 +213,7 @@ def test_what_two_cpus_took_at_once_is_found_in_the_end(tmp_path: Path) -> None:
         (["FILE", "--rows=16385"], 2, "--rows takes a number from 1 to 16,384, not 16385"),
         (["FILE", "--hist=nope"], 2, "there is no stage nope"),
         (["FILE", "--btf=/dev/null"], 2, "--btf goes with --check or --explain"),
+        (["FILE", "--program=/bin/sh"], 2, "--program goes with points in programs, and issued has none"),
         ([], 2, "name a definition"),
     ],
 )

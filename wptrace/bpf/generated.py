@@ -22,6 +22,8 @@ _TYPES = {
     "event": (_TRACEPOINT, 0),
     "kprobe": (_KPROBE, 0),
     "kretprobe": (_KPROBE, 0),
+    "uprobe": (_KPROBE, 0),
+    "uretprobe": (_KPROBE, 0),
 }
 # The kernel keeps 15 characters of a name, and takes few others.
 _NAME, _ODD = 15, re.compile(r"[^A-Za-z0-9_]")
@@ -40,6 +42,8 @@ class Target(NamedTuple):
     btf_id: int = 0
     btf_fd: int = 0
     """Of the module whose type that is; 0: the kernel's own."""
+    place: perf.InFile | None = None
+    """Of a uprobe. The program closes its descriptor."""
 
     @property
     def section(self) -> str:
@@ -75,12 +79,15 @@ class Generated:
     def attach(self) -> None:
         lib = libbpf()
         what = f"program {self.name} cannot be attached to {self.section}"
-        if self.target.way in ("kprobe", "kretprobe"):
-            self._link = perf.run_at(perf.function_probe(self.target.name, self.target.way == "kretprobe"), self._fd)
-        elif self.target.way == "event":
+        way, place = self.target.way, self.target.place
+        if place is not None:
+            self._link = perf.run_at(perf.file_probe(self.section, place, way == "uretprobe"), self._fd)
+        elif way in ("kprobe", "kretprobe"):
+            self._link = perf.run_at(perf.function_probe(self.target.name, way == "kretprobe"), self._fd)
+        elif way == "event":
             self._link = perf.run_at(perf.tracepoint_probe(self.target.name, _event_number(self.target.name)), self._fd)
         else:
-            name = lib.ffi.new("char[]", self.target.name.encode()) if self.target.way == "raw_tp" else lib.ffi.NULL
+            name = lib.ffi.new("char[]", self.target.name.encode()) if way == "raw_tp" else lib.ffi.NULL
             self._link = lib.check(lib.lib.bpf_raw_tracepoint_open(name, self._fd), what)
 
     def detach(self) -> None:
@@ -96,6 +103,8 @@ class Generated:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+            if self.target.place is not None:
+                os.close(self.target.place.fd)
 
 
 def is_accepted(target: Target, code: bytes) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
@@ -28,6 +29,8 @@ _TRACES = {23: "tp_btf", 24: "fentry", 25: "fexit", 26: "fmod_ret", 27: "lsm", 2
 SOME_EVENT = "perf_event"
 _EVENTS = {1: "uprobe", 2: "uretprobe", 3: "kprobe", 4: "kretprobe", 5: "tracepoint", 6: SOME_EVENT}
 _FD_TYPES = ("raw_tp", "tracepoint", "kprobe", "kretprobe", "uprobe", "uretprobe")
+_IN_FILES = ("uprobe", "uretprobe")
+_DESCRIPTOR = re.compile(r"/proc/self/fd/\d+", re.ASCII)
 
 
 class LoadedProgram(NamedTuple):
@@ -101,11 +104,24 @@ def of_perf_event(pid: int, fd: int) -> LoadedLink | None:
     name = lib.ffi.new("char[]", _PATH)
     size = lib.ffi.new("__u32 *", _PATH)
     program, kind = lib.ffi.new("__u32 *"), lib.ffi.new("__u32 *")
-    unused = lib.ffi.new("__u64[2]")
-    if lib.lib.bpf_task_fd_query(pid, fd, 0, name, size, program, kind, unused, unused + 1) < 0:
+    places = lib.ffi.new("__u64[2]")
+    if lib.lib.bpf_task_fd_query(pid, fd, 0, name, size, program, kind, places, places + 1) < 0:
         return None
     what = _FD_TYPES[kind[0]] if kind[0] < len(_FD_TYPES) else SOME_EVENT
-    return LoadedLink(0, program[0], f"{what}/{_text(name)}")
+    where = _text(name)
+    if what in _IN_FILES:
+        where = f"{_path(pid, where)}+{places[0]:#x}"
+    return LoadedLink(0, program[0], f"{what}/{where}")
+
+
+def _path(pid: int, name: str) -> str:
+    """Who attaches by a descriptor keeps it open, so that it can be asked for its path."""
+    if not _DESCRIPTOR.fullmatch(name):
+        return name
+    try:
+        return os.readlink(name.replace("self", str(pid), 1))  # noqa: PTH115
+    except OSError:
+        return name
 
 
 # --- Ids and descriptors ----------------------------------------------------------------------------------------------

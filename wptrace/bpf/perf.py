@@ -55,28 +55,58 @@ def _open(attribute: bytearray, pid: int, cpu: int, what: str) -> int:
     return int(fd)
 
 
+class InFile(NamedTuple):
+    """An instruction in an open file."""
+
+    fd: int
+    offset: int
+    counter: int = 0
+    """The place of a number that the kernel increments as long as a program is there; 0: there is none."""
+
+
 class Probe(NamedTuple):
-    """Where a program runs that is attached to such an event: a function, or a tracepoint by its number."""
+    """Where a program runs that is attached to such an event: a function, an instruction, or a tracepoint's number."""
 
     name: str
     type: int
     config: int
-    function: str = ""
+    text: str = ""
+    """The name of the function, or the path of the file."""
+    offset: int = 0
 
 
-_ADDRESS = 56  # of config1, the last field of the smallest attribute
+_ADDRESS, _OFFSET = 56, 64  # of config1, the last field of the smallest attribute, and of config2
+_LARGER_ATTRIBUTE = 72  # PERF_ATTR_SIZE_VER1
 _ENABLE, _SET_PROGRAM = 0x2400, 0x40042408  # PERF_EVENT_IOC_ENABLE, PERF_EVENT_IOC_SET_BPF
-_KPROBES = Path("/sys/bus/event_source/devices/kprobe")
+_SOURCES = Path("/sys/bus/event_source/devices")
+_COUNTER_BITS = 32
 _TRACEPOINT = 2  # PERF_TYPE_TRACEPOINT
 
 
 def function_probe(function: str, on_return: bool) -> Probe:
+    kind, bit = _source("kprobe", "retprobe")
+    return Probe(f"{'kretprobe' if on_return else 'kprobe'}/{function}", kind, on_return << bit, function)
+
+
+def file_probe(name: str, place: InFile, on_return: bool) -> Probe:
+    """Of all processes that execute this file. By its path another file could be there by now."""
+    kind, bit = _source("uprobe", "retprobe")
+    config = on_return << bit
+    if place.counter:
+        if place.counter >> _COUNTER_BITS:
+            raise UnsupportedError(f"{name} has its semaphore beyond 4 GiB of the file")
+        config |= place.counter << _source("uprobe", "ref_ctr_offset")[1]
+    return Probe(name, kind, config, f"/proc/self/fd/{place.fd}", place.offset)
+
+
+def _source(name: str, field: str) -> tuple[int, int]:
+    """The number of a source of events, and the lowest bit of a field of its config."""
     try:
-        kind = int((_KPROBES / "type").read_text())
-        place = int((_KPROBES / "format" / "retprobe").read_text().partition(":")[2])
+        kind = int((_SOURCES / name / "type").read_text())
+        bits = (_SOURCES / name / "format" / field).read_text().partition(":")[2]
+        return kind, int(bits.partition("-")[0])
     except (OSError, ValueError):
-        raise UnsupportedError("this kernel has no kprobes") from None
-    return Probe(f"{'kretprobe' if on_return else 'kprobe'}/{function}", kind, on_return << place, function)
+        raise UnsupportedError(f"this kernel has no {name}s") from None
 
 
 def tracepoint_probe(event: str, number: int) -> Probe:
@@ -87,11 +117,11 @@ def run_at(probe: Probe, program: int) -> int:
     """A descriptor: the program runs there, on all CPUs, until it is closed."""
     lib = libbpf()
     ffi = lib.ffi
-    name = ffi.new("char[]", probe.function.encode())
-    attribute = bytearray(_ATTRIBUTE_SIZE)
-    address = int(ffi.cast("uintptr_t", name)) if probe.function else 0
-    fields = ((0, 4, probe.type), (4, 4, _ATTRIBUTE_SIZE), (8, 8, probe.config), (_ADDRESS, 8, address))
-    for offset, size, value in fields:
+    text = ffi.new("char[]", probe.text.encode())
+    attribute = bytearray(_LARGER_ATTRIBUTE)
+    address = int(ffi.cast("uintptr_t", text)) if probe.text else 0
+    fields = ((0, 4, probe.type), (4, 4, len(attribute)), (8, 8, probe.config), (_ADDRESS, 8, address))
+    for offset, size, value in (*fields, (_OFFSET, 8, probe.offset)):
         attribute[offset : offset + size] = value.to_bytes(size, "little")
     fd = _open(attribute, -1, 0, f"program cannot be attached to {probe.name}")
     try:

@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import functools
+import mmap
 import os
 import struct
 from collections.abc import Collection
 from typing import Callable, NamedTuple
 
 from wptrace.bpf import atomics
-from wptrace.bpf.generated import Target, is_accepted
+from wptrace.bpf.generated import Generated, Target, is_accepted
 from wptrace.bpf.kernel_btf import vmlinux
 from wptrace.bpf.object import BpfObject, find
+from wptrace.bpf.perf import InFile
 from wptrace.errors import NotPermittedError, VerifierError, WptraceError
 
 
@@ -86,6 +88,25 @@ def attempt(
         except WptraceError as error:
             return Trial(program, section, False, reason("loads, but cannot be attached", error))
         return Trial(program, section, True, "")
+
+
+def attempt_in_program(way: str) -> Trial:
+    """Attach a uprobe or uretprobe to a file that nobody executes."""
+    place = InFile(os.memfd_create("wptrace", os.MFD_CLOEXEC), 0)
+    target = Target(way, "a file in memory", place=place)
+    try:
+        os.write(place.fd, bytes(mmap.PAGESIZE))
+        program = Generated(way, target, NOTHING)
+    except WptraceError as error:
+        os.close(place.fd)
+        return Trial(way, target.section, False, reason("refused at load", error))
+    try:
+        program.attach()
+    except WptraceError as error:
+        return Trial(way, target.section, False, reason("loads, but cannot be attached", error))
+    finally:
+        program.close()
+    return Trial(way, target.section, True, "")
 
 
 def reason(stage: str, error: WptraceError) -> str:

@@ -44,6 +44,10 @@ def add_tracing(parser: argparse.ArgumentParser, names: Sequence[str] = ()) -> N
             help=f"which of these definitions; repeatable (default: {' and '.join(names[:2])})",
         )
     common.add_filters(which, DefinedFlow.filters)
+    if not names:
+        which.add_argument(
+            "--program", metavar="PATH", help="the file of all points in programs, such as /proc/PID/exe"
+        )
     which.add_argument(
         "--slots", default=str(SLOTS), metavar="COUNT", help=f"how many may be in flight at once (default: {SLOTS})"
     )
@@ -68,11 +72,9 @@ def run(options: argparse.Namespace) -> int:
         return _list()
     if options.definition is None:
         raise UsageError("name a definition", hint="wptrace flow --list")
-    from wptrace.engine.definition import shipped
-
     if options.btf is not None and not (options.check or options.explain):
         raise UsageError("--btf goes with --check or --explain: only this kernel can be traced")
-    definition = shipped.find(options.definition)
+    definition = _definition(options)
     if options.check or options.explain:
         return _check(options, definition)
     return _trace(options, [definition])
@@ -80,11 +82,23 @@ def run(options: argparse.Namespace) -> int:
 
 def flows(options: argparse.Namespace) -> list[DefinedFlow]:
     """Without a run: what the options say of them."""
-    from wptrace.engine.definition import shipped
-
     if options.definition is None:
         raise UsageError("name a definition", hint="wptrace flow --list")
-    return _flows(options, common.event_options(options), [shipped.find(options.definition)])
+    return _flows(options, common.event_options(options), [_definition(options)])
+
+
+def _definition(options: argparse.Namespace) -> Definition:
+    from wptrace.engine.definition import shipped
+    from wptrace.engine.definition.definition import IN_PROGRAMS
+
+    found = shipped.find(options.definition)
+    if options.program is None:
+        return found
+    if not any(target.kind in IN_PROGRAMS for point in found.points for target in point.targets):
+        raise UsageError(f"--program goes with points in programs, and {found.name} has none")
+    if ":" in options.program:
+        raise UsageError("--program takes a path without a colon")
+    return found.in_program(options.program)
 
 
 def short(*names: str) -> tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]:

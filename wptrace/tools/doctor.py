@@ -15,7 +15,7 @@ from wptrace.bpf.lib import libbpf
 from wptrace.engine.definition import shipped
 from wptrace.engine.definition.check import Report, check
 from wptrace.engine.definition.kernel import RunningKernel
-from wptrace.engine.definition.recipe import EVENT
+from wptrace.engine.definition.recipe import EVENT, UPROBE, URETPROBE
 from wptrace.engine.flow import Flow
 from wptrace.engine.hooks import Field, Hook
 from wptrace.engine.resolver import Attempts, resolve
@@ -46,16 +46,21 @@ _FEATURES = {
     "fexit": "probes of the ends of functions",
     "kprobe": "probes of functions where fentry is not possible",
     "kretprobe": "probes of the ends of functions where fexit is not possible",
+    "uprobe": "probes of functions of programs, and of their static probes (USDT)",
+    "uretprobe": "probes of the ends of functions of programs",
     "ring_buffer": "records of single requests",
     "task_storage": "cheap state of a task",
     "exchange": "places that no two CPUs take at once",
 }
+_IN_PROGRAMS = (UPROBE, URETPROBE)
 _ADVICE = {
     "tracepoint": "mount tracefs: mount -t tracefs tracefs /sys/kernel/tracing",
     "fentry": "needs CONFIG_FUNCTION_TRACER with direct calls, and a policy that permits it (lockdown, an LSM)",
     "fexit": "needs CONFIG_FUNCTION_TRACER with direct calls, and a policy that permits it (lockdown, an LSM)",
     "kprobe": "needs CONFIG_KPROBES and CONFIG_KPROBE_EVENTS",
     "kretprobe": "needs CONFIG_KPROBES and CONFIG_KPROBE_EVENTS",
+    "uprobe": "needs CONFIG_UPROBE_EVENTS",
+    "uretprobe": "needs CONFIG_UPROBE_EVENTS",
     "task_storage": "needs Linux 5.11",
     "exchange": "needs Linux 5.12, on arm64 5.18: without it, a place takes two steps to claim, which costs more",
 }
@@ -149,8 +154,11 @@ def _tracefs() -> Check:
 
 
 def _feature(name: str) -> Check:
-    unused = {"ring", "storage"} - {{"ring_buffer": "ring", "task_storage": "storage"}.get(name, "")}
-    found = trial.attempt("features", name, without_maps=unused)
+    if name in _IN_PROGRAMS:
+        found = trial.attempt_in_program(name)
+    else:
+        unused = {"ring", "storage"} - {{"ring_buffer": "ring", "task_storage": "storage"}.get(name, "")}
+        found = trial.attempt("features", name, without_maps=unused)
     if found.works:
         return Check(name, OK, found.section)
     return Check(name, MISSING, f"{_FEATURES[name]}: {found.reason}", _ADVICE.get(name, ""))

@@ -82,12 +82,12 @@ def _alone(point: PointSpec, columns: tuple[str, ...], marks: bool) -> Iterator[
     expressions = [part for way in point.keys for part in way] + [label.value for label in point.labels]
     expressions += [one for one in (point.becomes, point.value, point.mark, point.reached) if one is not None]
     expressions += [one.left for one in (*point.filters, point.failed) if one is not None]
-    if any(target.kind != d.FUNCTION for target in point.targets):
+    if any(target.kind not in (d.FUNCTION, d.USER_FUNCTION) for target in point.targets):
         # A tracepoint may have an argument of that name.
         return
     for expression in expressions:
         if any(path.root == "ret" for choice in expression.choices for path in choice):
-            message = "what the function returned is known at ret: alone"
+            message = "what the function returned is known at ret: and uret: alone"
             yield Fault(message, expression.place)
 
 

@@ -45,7 +45,10 @@ LABEL_TYPES = (AUTO, TEXT, NUMBER, HEX, SYMBOL, CGROUP, ENUM, CPU, DEVICE, ADDRE
 UNITS = ("bytes", "ns", "count", "pages")
 """Units of values."""
 TRACEPOINT, FUNCTION, RETURN, EVENT = "tp", "fn", "ret", "event"
-PLACES = (TRACEPOINT, FUNCTION, RETURN, EVENT)
+USER_FUNCTION, USER_RETURN, STATIC_PROBE = "ufn", "uret", "usdt"
+IN_PROGRAMS = (USER_FUNCTION, USER_RETURN, STATIC_PROBE)
+"""Places in programs and libraries, not in the kernel."""
+PLACES = (TRACEPOINT, FUNCTION, RETURN, EVENT, *IN_PROGRAMS)
 
 
 class Target(NamedTuple):
@@ -54,8 +57,10 @@ class Target(NamedTuple):
     kind: str
     """One of PLACES."""
     name: str
-    """The name of the target; with EVENT "category/name"."""
+    """The name of the target; with EVENT "category/name", in a program "path:function" or "path:provider:name"."""
     at: Place
+    site: int = 0
+    """Of a static probe at several places, which one."""
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"
@@ -130,6 +135,21 @@ class Definition(NamedTuple):
     modules: tuple[str, ...] = ()
     """Modules whose types are searched for targets, in addition to the kernel's own."""
     file: str = ""
+
+    def in_program(self, path: str) -> Definition:
+        """The same with this program or library at all points in programs."""
+
+        def moved(target: Target) -> Target:
+            if target.kind not in IN_PROGRAMS:
+                return target
+            return target._replace(name=f"{path}:{target.name.partition(':')[2]}")
+
+        def targets(point: PointSpec) -> tuple[Target, ...]:
+            # Those that differed in the path are one now.
+            found = {str(target): target for target in map(moved, point.targets)}
+            return tuple(found.values())
+
+        return self._replace(points=tuple(point._replace(targets=targets(point)) for point in self.points))
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from wptrace.engine.definition import assembler as asm
 from wptrace.engine.definition import body as bodies
+from wptrace.engine.definition import registers
 from wptrace.engine.definition.assembler import FP, R0, R1, R2, R3, R6, R7, R8, R9, Code
 from wptrace.engine.definition.recipe import (
     ARGUMENT,
@@ -21,8 +22,11 @@ from wptrace.engine.definition.recipe import (
     FEXIT,
     KPROBE,
     KRETPROBE,
+    REGISTER,
     RETURNED,
     TASK,
+    UPROBE,
+    URETPROBE,
     Attachment,
     Load,
     Recipe,
@@ -39,17 +43,13 @@ _SCRATCH = TEXT_BYTES + _WORD
 # The stack of a program; each subprogram of the body takes some of it.
 _STACK, _FOR_SUBPROGRAMS = 512, 256
 
-_GET_CPU, _GET_TASK, _GET_TYPED_TASK, _READ, _READ_TEXT = 8, 35, 158, 113, 115
+_GET_CPU, _GET_TASK, _GET_TYPED_TASK, _READ, _READ_TEXT, _READ_USER, _READ_USER_TEXT = 8, 35, 158, 113, 115, 112, 114
 _NUMBER_BIT = 1 << 63
 # Offsets in struct state, which is a word.
 _LAST, _SEEN = 3, 8
 # Odd, so that the multiplication loses no bits of a key.
 _MIX = 0x9E3779B97F4A7C15
 _WORD_BITS = (1 << 64) - 1
-
-# Offsets of arguments in struct pt_regs.
-_REGISTERS = {"x86_64": (112, 104, 96, 88, 72, 64), "aarch64": tuple(range(0, 64, 8))}
-_RESULT = {"x86_64": 80, "aarch64": 0}
 
 _CONDITIONS = {
     "==": (asm.EQUAL, asm.EQUAL),
@@ -172,7 +172,7 @@ class _Front:
         read = point.becomes, point.value, point.mark, point.reached, point.failed
         (key, *more) = point.keys
         plain = Recipe(ARGUMENT, key.number, pointer=True)
-        at_hand = point.way not in (EVENT, KPROBE, KRETPROBE)
+        at_hand = point.way not in (EVENT, KPROBE, KRETPROBE, UPROBE, URETPROBE)
         return at_hand and key == plain and not (more or point.filters or point.labels or any(read))
 
     def _put(self, place: int) -> None:
@@ -254,11 +254,11 @@ class _Front:
                     offset = 0
                 code.load(R7, R7, offset, load.size)
             else:
-                self._read(R7, load.offset, load.size)
+                self._read(R7, load.offset, load.size, load.user)
         if code.wanted(null):
             code.label(null)
 
-    def _read(self, address: int, offset: int, size: int) -> None:
+    def _read(self, address: int, offset: int, size: int, user: bool) -> None:
         """Read through the helper, which leaves 0 on failure."""
         code = self._code
         code.move(R3, address)
@@ -267,7 +267,7 @@ class _Front:
         code.move(R1, FP)
         code.compute(asm.ADD, R1, self._scratch)
         code.set(R2, size)
-        code.call(_READ)
+        code.call(_READ_USER if user else _READ)
         code.load(R7, FP, self._scratch, size)
 
     def _source(self, recipe: Recipe, loads: Sequence[Load]) -> None:
@@ -280,19 +280,21 @@ class _Front:
             code.move(R7, R0)
         elif recipe.source == CONSTANT:
             code.set(R7, recipe.number)
-        elif recipe.source == RETURNED and way == KRETPROBE:
-            code.load(R7, R6, _RESULT[self._machine])
+        elif recipe.source == RETURNED and way in (KRETPROBE, URETPROBE):
+            code.load(R7, R6, registers.RESULT[self._machine])
+        elif recipe.source == REGISTER:
+            code.load(R7, R6, recipe.number)
         elif recipe.source == RETURNED and way == FEXIT:
             # The return value follows the arguments.
             code.load(R7, R6, recipe.number * _WORD)
         elif recipe.source == ARGUMENT and way == EVENT:
             code.load(R7, R6, recipe.number, _WORD if loads else recipe.size)
-        elif recipe.source == ARGUMENT and way == KPROBE:
-            registers = _REGISTERS[self._machine]
-            if recipe.number >= len(registers):
+        elif recipe.source == ARGUMENT and way in (KPROBE, UPROBE):
+            places = registers.ARGUMENTS[self._machine]
+            if recipe.number >= len(places):
                 raise WptraceError(f"argument {recipe.number} of {self._attachment.target} is on the stack")
-            code.load(R7, R6, registers[recipe.number])
-        elif recipe.source == ARGUMENT and way != KRETPROBE:
+            code.load(R7, R6, places[recipe.number])
+        elif recipe.source == ARGUMENT and way not in (KRETPROBE, URETPROBE):
             code.load(R7, R6, recipe.number * _WORD)
         else:
             raise WptraceError(f"{way} programs have no {recipe.source}")
@@ -342,7 +344,7 @@ class _Front:
         code.move(R1, FP)
         code.compute(asm.ADD, R1, place)
         code.set(R2, min(recipe.size, TEXT_BYTES))
-        code.call(_READ_TEXT)
+        code.call(_READ_USER_TEXT if recipe.loads and recipe.loads[-1].user else _READ_TEXT)
         if recipe.otherwise is not None:
             code.load(R7, FP, place, 1)
             code.jump_if(asm.NOT_EQUAL, R7, 0, known)

@@ -3,7 +3,8 @@
 
     expression = path { "||" path-or-choice }       the first that is not 0 when the point is passed
     choice     = path { "|" path }                  the first that this kernel has
-    path       = primary { "->" name | "." name | "[" number "]" } [ ":" number ]      so many of its lowest bits
+    path       = primary { "->" name | "." name | "[" number "]" } [ ":" number | ":" "str" ]
+                                                    so many of its lowest bits, or the text at this address
     primary    = name | number | "(" path ")" | "(" "struct" name "*" ")" primary | "ntohs" "(" path ")"
     comparison = choice operator ( literal | "[" literal { "," literal } "]" )
     operator   = "==" | "!=" | "<" | "<=" | ">" | ">=" | "&" | "in"
@@ -39,6 +40,8 @@ class Path(NamedTuple):
     """The number of bits of a value in network order; 0: host order."""
     bits: int = 0
     """The number of lowest bits to use; 0: all."""
+    string: bool = False
+    """It is the address of a text, which is meant."""
     at: int = 0
     text: str = ""
     """The expression as it was written."""

@@ -7,11 +7,22 @@ from typing import NamedTuple
 
 from wptrace.bpf.btf import Btf, Composite, Func, FuncProto, Ptr, Typedef
 from wptrace.engine.definition import recipe as r
-from wptrace.engine.definition.definition import EVENT, FUNCTION, TRACEPOINT, Target
+from wptrace.engine.definition.definition import (
+    EVENT,
+    FUNCTION,
+    IN_PROGRAMS,
+    STATIC_PROBE,
+    TRACEPOINT,
+    USER_RETURN,
+    Target,
+)
 from wptrace.engine.definition.faults import did_you_mean
 from wptrace.engine.definition.kernel import EventField, Kernel
-
-_REGISTERS = {"x86_64": 6, "aarch64": 8}
+from wptrace.engine.definition.registers import ARGUMENTS
+from wptrace.errors import UsageError
+from wptrace.kernel import binaries, sdt
+from wptrace.kernel.binaries import Spot
+from wptrace.kernel.sdt import Operand
 
 
 class Argument(NamedTuple):
@@ -34,6 +45,18 @@ class Hook(NamedTuple):
     """Structs are passed by value, or there are arguments that it does not name."""
     fields: dict[str, EventField] | None = None
     """The fields of a classic event."""
+    spot: Spot | None = None
+    """In a program: the instruction."""
+    operands: tuple[Operand | str, ...] | None = None
+    """The arguments of a static probe; a text is one that was not understood."""
+    sites: int = 1
+    """The number of places of a static probe."""
+
+    @property
+    def name(self) -> str:
+        if self.sites == 1:
+            return self.target.name
+        return f"{self.target.name} (place {self.target.site + 1} of {self.sites})"
 
     @property
     def ways(self) -> tuple[str, ...]:
@@ -41,6 +64,8 @@ class Hook(NamedTuple):
         kind = self.target.kind
         if kind == EVENT:
             return (r.EVENT,)
+        if kind in IN_PROGRAMS:
+            return (r.URETPROBE,) if kind == USER_RETURN else (r.UPROBE,)
         if kind == TRACEPOINT:
             return (r.TP_BTF, r.RAW_TP) if self.typed else (r.RAW_TP,)
         best, other = (r.FENTRY, r.KPROBE) if kind == FUNCTION else (r.FEXIT, r.KRETPROBE)
@@ -48,15 +73,15 @@ class Hook(NamedTuple):
 
     def register(self, number: int, machine: str) -> int | None:
         """The register of this argument on entry; None if it is on the stack."""
-        place = 0
+        place, most = 0, len(ARGUMENTS.get(machine, range(6)))
         for at, argument in enumerate(self.arguments):
             entry = self.types.resolve(argument.type)
             size = entry.size if isinstance(entry, Composite) else 8
             registers = 1 if size <= 8 else 2 if size <= 16 else 1 if machine == "aarch64" else 0
             if at == number:
-                return place if registers == 1 and place < _REGISTERS.get(machine, 6) else None
+                return place if registers == 1 and place < most else None
             place += registers
-        return number if not self.arguments and number < _REGISTERS.get(machine, 6) else None
+        return number if not self.arguments and number < most else None
 
 
 class Missing(NamedTuple):
@@ -68,6 +93,8 @@ class Missing(NamedTuple):
 
 
 def find(target: Target, kernel: Kernel, modules: tuple[str, ...]) -> Hook | Missing:
+    if target.kind in IN_PROGRAMS:
+        return _in_program(target, kernel)
     if target.kind == EVENT:
         fields = kernel.event(target.name)
         if fields is None:
@@ -83,6 +110,28 @@ def find(target: Target, kernel: Kernel, modules: tuple[str, ...]) -> Hook | Mis
             # A module's types include the kernel's own.
             return found if not module else found._replace(module=module)
     return _untyped(target, kernel)
+
+
+def _in_program(target: Target, kernel: Kernel) -> Hook | Missing:
+    """A place in a program or library of this machine, whichever kernel's types are used."""
+    path, _, name = target.name.partition(":")
+    provider, _, probe = name.partition(":")
+    try:
+        with binaries.opened(path, kernel.machine) as binary:
+            if target.kind != STATIC_PROBE:
+                find_it = binary.returning if target.kind == USER_RETURN else binary.function
+                try:
+                    return Hook(target, kernel.types, (), typed=False, spot=find_it(name))
+                except binaries.UnknownNameError as error:
+                    return Missing(error.message, did_you_mean(name, binary.functions()))
+            try:
+                found = sdt.sites(binary, provider, probe, kernel.machine)
+            except binaries.UnknownNameError as error:
+                return Missing(error.message, did_you_mean(name, sdt.names(binary)))
+    except UsageError as error:
+        return Missing(error.message)
+    spot, operands = found[target.site]
+    return Hook(target, kernel.types, (), typed=False, spot=spot, operands=operands, sites=len(found))
 
 
 def _untyped(target: Target, kernel: Kernel) -> Hook | Missing:

@@ -27,6 +27,9 @@ NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_-]{0,23}"
 WORD_PATTERN = r"[A-Za-z_][A-Za-z0-9_]{0,63}"
 TARGET_PATTERN = (
     r"(tp|fn|ret):[A-Za-z_][A-Za-z0-9_.]{0,95}|event:[A-Za-z_][A-Za-z0-9_]{0,63}/[A-Za-z_][A-Za-z0-9_]{0,63}"
+    # A path in ASCII, a symbol as any compiler makes it, or provider and name of a static probe; no colon in any.
+    r"|(ufn|uret):[!-9;-~][ -9;-~]{0,254}:[!-9;-~]{1,255}"
+    r"|usdt:[!-9;-~][ -9;-~]{0,254}:[A-Za-z_][A-Za-z0-9_]{0,63}:[A-Za-z_][A-Za-z0-9_]{0,63}"
 )
 LINE_LENGTH = 160
 TEXT_LENGTH = 256

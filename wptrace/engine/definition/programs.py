@@ -12,6 +12,7 @@ from wptrace.bpf.btf import Enum
 from wptrace.bpf.generated import Generated, Target
 from wptrace.bpf.kernel_btf import module_descriptor
 from wptrace.bpf.object import BpfObject
+from wptrace.bpf.perf import InFile
 from wptrace.engine.definition import emit
 from wptrace.engine.definition.body import StandIns
 from wptrace.engine.definition.definition import (
@@ -20,6 +21,7 @@ from wptrace.engine.definition.definition import (
     END,
     FIRST,
     FUNCTION,
+    IN_PROGRAMS,
     OUTER,
     PASS,
     RESTART,
@@ -35,6 +37,7 @@ from wptrace.engine.hooks import BOTH, START, Hook
 from wptrace.engine.hooks import END as ENDS
 from wptrace.engine.resolver import Attempts
 from wptrace.errors import LibbpfError, NotPermittedError, UnsupportedError, WptraceError
+from wptrace.kernel import binaries
 
 _ASKING = {BEGIN: "begin_asking", PASS: "pass_asking"}
 _HOOK_ROLES = {BEGIN: START, END: ENDS, DROP: ENDS, PASS: BOTH}
@@ -196,13 +199,14 @@ class Programs:
         """The order of attachment by which, of several points at one hook, the first in the file runs first.
 
         A tracepoint runs programs in order of attachment. Trampolines of functions and probes at entries run them in
-        reverse (bpf_trampoline_link_prog, register_kprobe); probes at returns do not.
+        reverse (bpf_trampoline_link_prog, register_kprobe); probes at returns do not. Those in programs always do
+        (consumer_add in kernel/events/uprobes.c).
         """
         every = [(number, point) for number, point in enumerate(self._points) if point.spec.role == role]
         if len(every) < 2:
             return every
         returns = any(point.spec.targets[0].kind == RETURN for _, point in every)
-        backwards = {FUNCTION, RETURN} if returns and trial.functions() else {FUNCTION}
+        backwards = {FUNCTION, *IN_PROGRAMS, *((RETURN,) if returns and trial.functions() else ())}
         last_first = [one for one in every if one[1].spec.targets[0].kind in backwards]
         return [*(one for one in every if one not in last_first), *reversed(last_first)]
 
@@ -263,6 +267,14 @@ class Programs:
 
 def generated(name: str, attachment: Attachment, code: bytes) -> Generated:
     """Load code for an attachment."""
+    if attachment.spot is not None:
+        spot = attachment.spot
+        place = InFile(binaries.reopened(spot), spot.offset, spot.counter)
+        try:
+            return Generated(name, Target(attachment.way, attachment.target, place=place), code)
+        except BaseException:
+            os.close(place.fd)
+            raise
     btf_fd = module_descriptor(attachment.module) if attachment.module and attachment.btf_id else 0
     target = Target(attachment.way, attachment.target, attachment.btf_id, btf_fd)
     try:

@@ -205,7 +205,8 @@ class _Reader:
             return None
         place = self._places.value(*way)
         kind, colon, name = text.partition(":")
-        wanted = "at is tp:TRACEPOINT, fn:FUNCTION, ret:FUNCTION or event:CATEGORY/NAME"
+        wanted = "at is tp:TRACEPOINT, fn:FUNCTION, ret:FUNCTION, event:CATEGORY/NAME"
+        wanted += ", ufn:PATH:SYMBOL, uret:PATH:SYMBOL or usdt:PATH:PROVIDER:NAME"
         if not colon or kind not in d.PLACES:
             hint = did_you_mean(kind, d.PLACES) if colon else ""
             self._fault(f"{wanted}, not {_shown(text)}{hint}", place)

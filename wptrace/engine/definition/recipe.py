@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-ARGUMENT, RETURNED, TASK, CPU, CONSTANT = "argument", "returned", "task", "cpu", "constant"
-"""The source of a recipe: an argument of the hook, the return value, the current task, the number of the CPU, or a
-constant."""
+from wptrace.kernel.binaries import Spot
 
-TP_BTF, RAW_TP, EVENT, FENTRY, FEXIT, KPROBE, KRETPROBE = (
+ARGUMENT, RETURNED, TASK, CPU, CONSTANT, REGISTER = "argument", "returned", "task", "cpu", "constant", "register"
+"""The source of a recipe: an argument of the hook, the return value, the current task, the number of the CPU, a
+constant, or any register of the program that was interrupted."""
+
+TP_BTF, RAW_TP, EVENT, FENTRY, FEXIT, KPROBE, KRETPROBE, UPROBE, URETPROBE = (
     "tp_btf",
     "raw_tp",
     "event",
@@ -20,6 +22,8 @@ TP_BTF, RAW_TP, EVENT, FENTRY, FEXIT, KPROBE, KRETPROBE = (
     "fexit",
     "kprobe",
     "kretprobe",
+    "uprobe",
+    "uretprobe",
 )
 """The type of the program, as the kernel attaches it."""
 
@@ -32,6 +36,8 @@ class Load(NamedTuple):
     """1, 2, 4 or 8 bytes."""
     direct: bool
     """The verifier knows the object's type, so that a plain load works; otherwise a helper reads it."""
+    user: bool = False
+    """The object is in the memory of the program, and not in that of the kernel."""
 
 
 class Recipe(NamedTuple):
@@ -40,7 +46,7 @@ class Recipe(NamedTuple):
     source: str
     number: int = 0
     """The index of the argument, or the constant; with EVENT the offset in the record; with RETURNED the number of
-    arguments."""
+    arguments; with REGISTER the offset in the saved registers."""
     loads: tuple[Load, ...] = ()
     """The loads after the source; None: the source itself is the value."""
     signed: bool = False
@@ -75,7 +81,7 @@ class Attachment(NamedTuple):
 
     way: str
     target: str
-    """The tracepoint, the function, or the event as "category/name"."""
+    """The tracepoint, the function, the event as "category/name", or the place in a program."""
     btf_id: int
     """The BTF id for tp_btf, fentry and fexit; otherwise 0."""
     module: str
@@ -88,3 +94,5 @@ class Attachment(NamedTuple):
     mark: Recipe | None
     reached: Recipe | None
     failed: Test | None
+    spot: Spot | None = None
+    """In a program: the instruction."""

@@ -66,7 +66,7 @@ class _Resolver:
         self._faults: list[Fault] = []
 
     def attempt(self) -> Attempt:
-        points = tuple(self._point(spec) for spec in self._definition.points)
+        points = tuple(self._point(spec) for whole in self._definition.points for spec in self._sites(whole))
         labels = self._all_labels()
         first = self._definition.points[0]
         key = tuple(part.text for part in self._key(first))
@@ -90,6 +90,16 @@ class _Resolver:
 
     # Points
 
+    def _sites(self, spec: PointSpec) -> list[PointSpec]:
+        """A static probe that is at several places is as many branches."""
+        if not any(target.kind == d.STATIC_PROBE for target in spec.targets):
+            return [spec]
+        found = (find(target, self._kernel, self._definition.modules) for target in spec.targets)
+        hook = next((one for one in found if isinstance(one, Hook)), None)
+        if hook is None or hook.sites == 1:
+            return [spec]
+        return [spec._replace(targets=(hook.target._replace(site=number),)) for number in range(hook.sites)]
+
     def _point(self, spec: PointSpec) -> Point:
         """The targets of a point that can be read, best first."""
         attachments: list[Attachment] = []
@@ -106,7 +116,8 @@ class _Resolver:
                 hook = Missing(f"{target.name} is not a function", gone)
             if isinstance(hook, Missing):
                 (rest if attachments else notes).append(f"{hook.why}{hook.hint}")
-                faults.append(Fault(f"{hook.why} on {self._kernel.name}{hook.hint}", target.at))
+                where = "" if target.kind in d.IN_PROGRAMS else f" on {self._kernel.name}"
+                faults.append(Fault(f"{hook.why}{where}{hook.hint}", target.at))
                 continue
             found, why = self._of_hook(hook, spec)
             (rest if attachments or found else notes).extend(one.message for one in why)
@@ -154,7 +165,7 @@ class _Resolver:
         key = tuple(_value(walker, part).recipe for part in self._key(spec))
         return Attachment(
             way,
-            hook.target.name,
+            hook.name,
             hook.btf_id if way in _DIRECT else 0,
             hook.module,
             key,
@@ -165,6 +176,7 @@ class _Resolver:
             number(spec.mark),
             number(spec.reached),
             None if spec.failed is None else self._one_test(walker, hook, spec.failed),
+            hook.spot,
         )
 
     # Labels

@@ -140,20 +140,26 @@ class _Reader:
             raise TextError("a number has no fields", steps[0].at)
         if steps and found.swap:
             raise TextError("a swapped value is a number and has no fields", steps[0].at)
-        if steps and found.bits:
-            raise TextError("bits have no fields", steps[0].at)
+        if steps and (found.bits or found.string):
+            raise TextError("bits and texts have no fields", steps[0].at)
         if steps:
             found = found._replace(steps=steps) if not found.steps else Path(found, steps)
         if self._has(":"):
-            found = found._replace(bits=self._bits(found))
+            found = self._text_at(found) if self.peek.text == "str" else found._replace(bits=self._bits(found))
         return found._replace(at=at, text=self._text[at : self.last_end])
+
+    def _text_at(self, found: Path) -> Path:
+        token = self.take()
+        if found.swap or found.bits or found.string or isinstance(found.root, int):
+            raise TextError("a text is at an address that is read", token.at)
+        return found._replace(string=True)
 
     def _bits(self, found: Path) -> int:
         token = self.peek
         if token.kind != "number":
-            self._fail("a number of bits")
+            self._fail("a number of bits or str")
         self.take()
-        if found.swap or found.bits or isinstance(found.root, int):
+        if found.swap or found.bits or found.string or isinstance(found.root, int):
             raise TextError("bits can only be taken once, and of a value that is read", token.at)
         if not 0 < _number(token) < 64:
             raise TextError("1 to 63 bits can be taken", token.at)
@@ -214,8 +220,8 @@ class _Reader:
         self.take()
         inner = self._path()
         self._need(")")
-        if inner.swap or inner.bits:
-            raise TextError("a value that was swapped or cut cannot be swapped", token.at)
+        if inner.swap or inner.bits or inner.string:
+            raise TextError("a value that was swapped or cut, or a text, cannot be swapped", token.at)
         return inner._replace(swap=_SWAPS[token.text])
 
     def _cast(self) -> Path:
@@ -228,7 +234,7 @@ class _Reader:
             self._fail("*, as all that is cast is a pointer,")
         self._need(")")
         inner = self._primary()
-        if isinstance(inner.root, int) or inner.swap or inner.bits:
+        if isinstance(inner.root, int) or inner.swap or inner.bits or inner.string:
             raise TextError("only a pointer can be cast", token.at)
         if not inner.steps and not inner.cast:
             return inner._replace(cast=token.text)

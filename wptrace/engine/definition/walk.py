@@ -7,12 +7,13 @@ from typing import NamedTuple
 
 from wptrace.bpf.btf import Array, Btf, Composite, Enum, Fwd, Int, Modifier, Ptr, Struct, Type, Typedef, Union
 from wptrace.engine.definition import recipe as r
-from wptrace.engine.definition.definition import RETURN
+from wptrace.engine.definition.definition import RETURN, USER_RETURN
 from wptrace.engine.definition.expression import Choice, Expression, Path, Step
 from wptrace.engine.definition.faults import Fault, did_you_mean
 from wptrace.engine.definition.hook import Hook
 from wptrace.engine.definition.kernel import Kernel
 from wptrace.engine.definition.recipe import Load, Recipe
+from wptrace.engine.definition.registers import OFFSETS
 
 TEXT_SIZE = 16
 """Bytes of a text, with the 0 at its end."""
@@ -20,6 +21,7 @@ _MAX_NESTING = 16
 _INTEGERS = (1, 2, 4, 8)
 _CGROUP = ("cgroups", "dfl_cgrp")
 _EVENT_TEXT = "text of an event"
+_WORD = 8
 
 
 class WalkError(Exception):
@@ -59,6 +61,10 @@ class _Object(NamedTuple):
     struct: Struct | None = None
     """The struct it points to, because of a cast or because it is the current task."""
     signed: bool = False
+    size: int = _WORD
+    """The bytes of a value without a type."""
+    user: bool = False
+    """The memory that it leads to is that of the program."""
 
 
 class Walker:
@@ -118,32 +124,49 @@ class Walker:
             return _Object(r.TASK, 0, -1, struct=self._struct("task_struct"))
         if self._hook.fields is not None:
             return self._field_of_event(name, at)
-        if name == "ret" and self._hook.target.kind == RETURN:
+        if name == "ret" and self._hook.target.kind in (RETURN, USER_RETURN):
             return self._returned(at)
         number = self._number(name, at)
+        if self._hook.operands is not None:
+            return self._operand(number, at)
         known = number < len(self._hook.arguments)
         if self._hook.arguments and not known:
-            raise WalkError(f"{self._hook.target} has {self._count()}, counted from arg0", at)
+            raise WalkError(f"{self._hook.target} has {_count(len(self._hook.arguments))}, counted from arg0", at)
         return self._argument(number, self._hook.arguments[number].type if known else -1, at)
 
     def _argument(self, number: int, kind: int, at: int) -> _Object:
         if self._way in (r.FEXIT, r.FENTRY, r.TP_BTF):
             return _Object(r.ARGUMENT, number, kind, known=self._direct)
-        if self._way == r.KRETPROBE:
-            raise WalkError("a kretprobe has no arguments: take the task as the key", at)
-        if self._way == r.KPROBE:
+        if self._way in (r.KRETPROBE, r.URETPROBE):
+            raise WalkError(f"a {self._way} has no arguments: take the task as the key", at)
+        if self._way in (r.KPROBE, r.UPROBE):
             register = self._hook.register(number, self._kernel.machine)
             if register is None:
-                raise WalkError(f"a kprobe does not see argument {number}, which is not in a register", at)
+                raise WalkError(f"a {self._way} does not see argument {number}, which is not in a register", at)
             number = register
-        return _Object(r.ARGUMENT, number, kind)
+        return _Object(r.ARGUMENT, number, kind, user=self._way == r.UPROBE)
+
+    def _operand(self, number: int, at: int) -> _Object:
+        """An argument of a static probe."""
+        operands = self._hook.operands or ()
+        if number >= len(operands):
+            raise WalkError(f"{self._hook.target} has {_count(len(operands))}, counted from arg0", at)
+        found = operands[number]
+        if isinstance(found, str):
+            raise WalkError(f"argument {number} of {self._hook.target} is at {found!r}, which cannot be read here", at)
+        if not found.register:
+            return _Object(r.CONSTANT, found.number, -1, user=True)
+        register = OFFSETS[self._kernel.machine][found.register]
+        place = found.number if found.in_memory else None
+        return _Object(r.REGISTER, register, -1, offset=place, signed=found.signed, size=found.size, user=True)
 
     def _returned(self, at: int) -> _Object:
         if self._hook.typed and not self._hook.returned:
             raise WalkError(f"{self._hook.target.name} returns nothing", at)
         kind = self._hook.returned if self._hook.typed else -1
         # A fexit program gets the result after the arguments.
-        return _Object(r.RETURNED, len(self._hook.arguments), kind, known=self._direct and self._way == r.FEXIT)
+        known = self._direct and self._way == r.FEXIT
+        return _Object(r.RETURNED, len(self._hook.arguments), kind, known=known, user=self._way == r.URETPROBE)
 
     def _field_of_event(self, name: str, at: int) -> _Object:
         fields = self._hook.fields or {}
@@ -193,10 +216,6 @@ class Walker:
         argument = self._hook.arguments[number]
         return f"{self._types.describe(argument.type)} {argument.name or f'arg{number}'}"
 
-    def _count(self) -> str:
-        count = len(self._hook.arguments)
-        return f"{count or 'no'} argument{'s' * (count != 1)}"
-
     def _points_to(self, type_id: int) -> str:
         """The name of the struct that a type points to; empty if it does not point to one."""
         entry = self._types.resolve(type_id)
@@ -215,20 +234,25 @@ class Walker:
             raise WalkError(f"this kernel has no struct {path.cast}", path.at)
         if start.source == _EVENT_TEXT:
             raise WalkError("a text is not a pointer", path.at)
+        if start.user:
+            raise WalkError("the memory of a program has no types", path.at)
         start = self._loaded(start, path.at, any_pointer=True)
         return start._replace(type=-1, struct=struct, known=False)
 
     def _loaded(self, start: _Object, at: int, any_pointer: bool = False) -> _Object:
         """Follow the pointer at this place."""
+        if start.user and start.size != _WORD:
+            raise WalkError(f"this has {start.size} bytes, and is no address", at)
         if start.offset is None:
             return start
         if start.bits or (start.type >= 0 and not any_pointer and not self._is_pointer(start.type)):
             raise WalkError(f"{self._what(start.type)} is not a pointer", at)
         if start.type >= 0 and any_pointer and self._types.size(start.type) != 8:
             raise WalkError(f"{self._what(start.type)} is not a pointer", at)
-        load = Load(start.offset, 8, start.known)
+        load = Load(start.offset, 8, start.known, start.user)
         known = start.known and not start.inside_union
-        return _Object(start.source, start.number, start.type, (*start.loads, load), None, known=known)
+        loads = (*start.loads, load)
+        return _Object(start.source, start.number, start.type, loads, None, known=known, user=start.user)
 
     def _is_pointer(self, type_id: int) -> bool:
         return isinstance(self._types.resolve(type_id), Ptr)
@@ -259,6 +283,8 @@ class Walker:
         """The struct that has the field, and the place where it begins."""
         if start.struct is not None:
             return start.struct, start._replace(offset=0, struct=None)
+        if start.user:
+            raise WalkError("the memory of a program has no types: write [0] for its first 8 bytes", step.at)
         if start.type < 0:
             raise WalkError("the type of this is unknown: write (struct NAME *) before it", step.at)
         entry = self._types.resolve(start.type)
@@ -278,6 +304,9 @@ class Walker:
 
     def _element(self, start: _Object, step: Step) -> _Object:
         index = step.element or 0
+        if start.user:
+            place = self._loaded(start, step.at)
+            return place._replace(offset=self._bounded(index * _WORD, step.at), signed=False, size=_WORD)
         entry = self._types.resolve(start.type) if start.type >= 0 else None
         if isinstance(entry, Array):
             if entry.count and index >= entry.count:
@@ -288,10 +317,14 @@ class Walker:
         else:
             raise WalkError("this is neither a list nor a pointer to one", step.at)
         target = entry.element if isinstance(entry, Array) else entry.type
-        offset = (place.offset or 0) + index * self._types.size(target)
-        if offset > 1 << 20:
-            raise WalkError("the offset is too large", step.at)
+        offset = self._bounded((place.offset or 0) + index * self._types.size(target), step.at)
         return place._replace(type=target, offset=offset)
+
+    @staticmethod
+    def _bounded(offset: int, at: int) -> int:
+        if offset > 1 << 20:
+            raise WalkError("the offset is too large", at)
+        return offset
 
     def _member(
         self, holder: Composite, name: str, bit_offset: int, in_union: bool, depth: int
@@ -342,9 +375,9 @@ class Walker:
                 raise WalkError("this is a text, and a number is needed", path.at)
             size = min(found.bits, TEXT_SIZE)
             return Found(Recipe(r.ARGUMENT, found.number, text=True, size=size, located=found.located), None)
+        if path.string:
+            return Found(self._text_behind(found, path, text), None)
         if found.type < 0:
-            if path.bits:
-                raise WalkError("its number of bits is unknown", path.at)
             return Found(self._plain(found, path), None)
         entry = self._types.resolve(found.type)
         if found.offset is not None:
@@ -369,8 +402,27 @@ class Walker:
             return Found(recipe._replace(bits=path.bits, signed=False), None)
         return Found(recipe._replace(swap=path.swap), entry, cgroup)
 
+    def _text_behind(self, found: _Object, path: Path, text: bool) -> Recipe:
+        if not text:
+            raise WalkError("this is a text, and a number is needed", path.at)
+        if found.source not in (r.ARGUMENT, r.RETURNED, r.REGISTER) or found.bits:
+            raise WalkError(f"{path.text.rpartition(':')[0]} is not the address of a text", path.at)
+        found = self._loaded(found, path.at, any_pointer=True)
+        loads = (*found.loads, Load(0, 1, False, found.user))
+        return Recipe(found.source, found.number, loads, text=True, size=TEXT_SIZE)
+
     def _plain(self, found: _Object, path: Path) -> Recipe:
         """A value without a type in BTF."""
+        if path.bits and (not found.user or path.bits >= 8 * found.size):
+            raise WalkError("its number of bits is unknown" if not found.user else "it has no more bits", path.at)
+        if found.user and found.source != r.CONSTANT:
+            if path.swap and path.swap != 8 * found.size:
+                raise WalkError(f"it has {found.size} bytes, but the swap is of {path.swap // 8}", path.at)
+            loads = found.loads
+            if found.offset is not None:
+                loads = (*loads, Load(found.offset, found.size, False, True))
+            signed = found.signed and not path.bits
+            return Recipe(found.source, found.number, loads, signed, found.size, bits=path.bits, swap=path.swap)
         if found.source == r.CPU:
             return Recipe(r.CPU, size=4, swap=path.swap)
         if found.source == r.CONSTANT:
@@ -444,6 +496,10 @@ class Walker:
                 loads = (*found.loads, Load(start, width, found.known))
                 return Recipe(found.source, found.number, loads, signed, width, shift, found.bits)
         raise WalkError("this bit field crosses an 8-byte boundary", at)
+
+
+def _count(count: int) -> str:
+    return f"{count or 'no'} argument{'s' * (count != 1)}"
 
 
 def fault(error: WalkError, expression: Expression) -> Fault:

@@ -21,9 +21,12 @@ from wptrace.engine.definition.recipe import (
     KPROBE,
     KRETPROBE,
     RAW_TP,
+    REGISTER,
     RETURNED,
     TASK,
     TP_BTF,
+    UPROBE,
+    URETPROBE,
     Attachment,
     Load,
     Recipe,
@@ -131,6 +134,25 @@ def test_fields_of_unknown_objects_are_copied() -> None:
     at = found.index("call probe_read_kernel")
     assert found[at - 5 : at] == ["r3 = r7", "r3 += 24", "r1 = r10", "r1 += -88", "r2 = 4"]
     assert found[at + 1 : at + 4] == ["r7 = *(u32 *)(r10 -88)", "r7 <<= 32", "r7 s>>= 32"]
+
+
+def test_memory_of_programs_is_copied_by_other_helpers() -> None:
+    found = lines(attached(UPROBE, value=Recipe(ARGUMENT, 1, (Load(8, 8, False, True), Load(16, 4, False, True)))))
+    assert found[1] == "r7 = *(u64 *)(r6 +104)"
+    assert found.count("call probe_read_user") == 2
+    assert "call probe_read_kernel" not in found
+    text = Recipe(ARGUMENT, 0, (Load(0, 1, False, True),), text=True, size=16)
+    found = lines(attached(UPROBE, (Recipe(TASK, pointer=True),), labels=(text,)), emit.Constants(3, 5, 10, words=(0,)))
+    assert "call probe_read_user_str" in found
+
+
+@pytest.mark.parametrize(("machine", "register"), [("x86_64", 80), ("aarch64", 0)])
+def test_any_register_of_a_program(machine: str, register: int) -> None:
+    """Of a narrow one the rest may be anything."""
+    value = Recipe(REGISTER, 152, signed=True, size=4)
+    assert lines(attached(UPROBE, value=value))[1:4] == ["r7 = *(u64 *)(r6 +152)", "r7 <<= 32", "r7 s>>= 32"]
+    found = lines(attached(URETPROBE, (Recipe(TASK, pointer=True),), value=Recipe(RETURNED)), machine=machine)
+    assert found[1] == f"r7 = *(u64 *)(r6 +{register})"
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,8 @@ labels = [{ name = "n", value = "a", nam = "b" }]
 """
     assert _faults(text) == [
         "line 2, column 1: the definition has no key kei; did you mean key?",
-        "line 5, column 18: at is tp:TRACEPOINT, fn:FUNCTION, ret:FUNCTION or event:CATEGORY/NAME, not tq:two",
+        "line 5, column 18: at is tp:TRACEPOINT, fn:FUNCTION, ret:FUNCTION, event:CATEGORY/NAME, ufn:PATH:SYMBOL, "
+        "uret:PATH:SYMBOL or usdt:PATH:PROVIDER:NAME, not tq:two",
         "line 6, column 13: key: the name of a field is needed here, not the end",
         "line 7, column 1: the point b has no key, and the definition has none for all points",
         "line 12, column 10: filter: a number, a text in quotes or the name of an enum's value is needed here, "
@@ -213,7 +214,11 @@ def test_each_key_refuses_each_wrong_type(where: str, key: keys.Key, kind: str) 
         (_small().replace("tp:one", "fn:one") + 'value = "ret"', ""),
         (
             _small(first='value = "ret"').replace("tp:one", "fn:one"),
-            "what the function returned is known at ret",
+            "what the function returned is known at ret: and uret: alone",
+        ),
+        (
+            _small(first='value = "ret"').replace("tp:one", "ufn:/a:one"),
+            "what the function returned is known at ret: and uret: alone",
         ),
         (_small(last='advice = "' + "x" * 161 + '"'), "advice has 161 characters; there is room for 160"),
         (_small(last='advice = "a\\u0007b"'), "advice is one line of plain text"),
@@ -224,6 +229,29 @@ def test_what_does_not_fit_together_is_reported(text: str, message: str) -> None
         _read(text)
         return
     assert any(fault.partition(": ")[2].startswith(message) for fault in _faults(text))
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "name"),
+    [
+        ("ufn:redis-server:call", "ufn", "redis-server:call"),
+        ("ufn:/usr/lib/a b/x.so.1:_ZN3abcEv", "ufn", "/usr/lib/a b/x.so.1:_ZN3abcEv"),
+        ("uret:/usr/bin/go:net/http.(*Server).Serve", "uret", "/usr/bin/go:net/http.(*Server).Serve"),
+        ("usdt:/usr/bin/postgres:postgresql:query__start", "usdt", "/usr/bin/postgres:postgresql:query__start"),
+    ],
+)
+def test_places_in_programs(target: str, kind: str, name: str) -> None:
+    (found,) = _read(_small().replace("tp:one", target)).points[0].targets
+    assert (found.kind, found.name) == (kind, name)
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["ufn:x", "ufn::x", "ufn:a:", "ufn:a:b:c", "ufn:a:b c", "usdt:a:b", "usdt:a:b:c:d", "usdt:a:b-c:d", "ufn:\u00e4:b"],
+)
+def test_places_in_programs_that_are_none(target: str) -> None:
+    (found,) = _faults(_small().replace("tp:one", target))
+    assert "ufn:PATH:SYMBOL, uret:PATH:SYMBOL or usdt:PATH:PROVIDER:NAME, not " in found
 
 
 def test_there_is_room_for_so_many_points() -> None:

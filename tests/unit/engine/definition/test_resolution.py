@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.unit.engine.definition import made_up
+from tests.unit.kernel.test_elf_functions import ADDRESS, elf
+from tests.unit.kernel.test_sdt import CODE, CODE_AT, DATA, DATA_AT, note, written
+from tests.unit.kernel.test_sdt import program as with_probes
 from wptrace.engine.definition import reading
 from wptrace.engine.definition.check import check, lines
 from wptrace.engine.definition.faults import DefinitionError
@@ -47,7 +52,7 @@ def _value(expression: str, at: str = "tp:made") -> Recipe:
 
 
 def _loads(expression: str, at: str = "tp:made") -> list[tuple[int, int, bool]]:
-    return [tuple(load) for load in _value(expression, at).loads]  # type: ignore[misc]
+    return [(load.offset, load.size, load.direct) for load in _value(expression, at).loads]
 
 
 def test_an_argument_is_found_by_its_struct_wherever_it_is() -> None:
@@ -355,4 +360,137 @@ def test_the_check_tells_what_each_point_will_be() -> None:
         "             else raw_tp ended",
         "  yy  drop   not there",
         "             there is no tracepoint none",
+    ]
+
+
+# --- Programs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> str:
+    """A function at 0x20 of its code, and static probes at two places."""
+    arguments = b"8@%rdi -4@-16(%rbp) -4@$-7 8@_end(%rip)"
+    probes = note(arguments=arguments, counter=DATA) + note(address=CODE + 0x30, arguments=arguments)
+    return written(tmp_path, with_probes(probes))
+
+
+@pytest.fixture
+def functions(tmp_path: Path) -> str:
+    path = tmp_path / "functions"
+    path.write_bytes(elf([(1, ADDRESS + 0x20, 0x10)], b"\0work\0"))
+    os.truncate(path, CODE_AT + 0x100)
+    return str(path)
+
+
+_TASK_END = _END.replace('"item"', '"task"')
+
+
+def _in_program(at: str, point: str = "", end: str = _TASK_END) -> Attempt:
+    return _attempt(f'at = "{at}"\nkey = "task"\n{point}', end=end)
+
+
+def test_a_function_of_a_program(functions: str) -> None:
+    (begin,) = _in_program(f"ufn:{functions}:work", 'value = "arg1"').resolution.points[0].attachments
+    assert begin.spot is not None
+    assert (begin.way, begin.target, begin.spot.offset) == ("uprobe", f"{functions}:work", CODE_AT + 0x20)
+    assert begin.value == Recipe("argument", 1)
+    (end,) = _in_program(f"uret:{functions}:work", 'value = "ret:32"').resolution.points[0].attachments
+    assert (end.way, end.value) == ("uretprobe", Recipe("returned", 0, bits=32))
+
+
+def test_memory_of_a_program_is_read_by_words(functions: str) -> None:
+    def loads(expression: str, key: str = "value") -> tuple[Load, ...]:
+        text = f'value = "{expression}"' if key == "value" else f'labels = [{{ name = "n", value = "{expression}" }}]'
+        (found,) = _in_program(f"ufn:{functions}:work", text).resolution.points[0].attachments
+        recipe = found.value if key == "value" else found.labels[0]
+        assert recipe is not None
+        return recipe.loads
+
+    assert loads("arg0[2]") == (Load(16, 8, False, True),)
+    assert loads("arg0[2][1]:8") == (Load(16, 8, False, True), Load(8, 8, False, True))
+    assert loads("arg0:str", "label") == (Load(0, 1, False, True),)
+    assert loads("arg0[1]:str", "label") == (Load(8, 8, False, True), Load(0, 1, False, True))
+
+
+def test_a_static_probe_at_several_places_is_as_many_branches(program: str) -> None:
+    found = _in_program(f"usdt:{program}:mine:began")
+    assert not found.faults
+    *sites, end = found.resolution.points
+    assert [point.attachments[0].target for point in sites] == [
+        f"{program}:mine:began (place 1 of 2)",
+        f"{program}:mine:began (place 2 of 2)",
+    ]
+    spots = [point.attachments[0].spot for point in sites]
+    assert [(spot.offset, spot.counter) for spot in spots if spot] == [(CODE_AT + 0x10, DATA_AT), (CODE_AT + 0x30, 0)]
+    assert {point.spec.name for point in sites} == {"a"}
+    assert end.attachments[0].spot is None
+
+
+def test_arguments_of_a_static_probe(tmp_path: Path) -> None:
+    path = written(tmp_path, with_probes(note(arguments=b"8@%rdi -4@-16(%rbp) -4@$-7 4@%eax")))
+
+    def value(expression: str) -> Recipe | None:
+        (found,) = _in_program(f"usdt:{path}:mine:began", f'value = "{expression}"').resolution.points[0].attachments
+        return found.value
+
+    assert value("arg0") == Recipe("register", 112)
+    assert value("arg0[1]") == Recipe("register", 112, (Load(8, 8, False, True),))
+    assert value("arg1") == Recipe("register", 32, (Load(-16, 4, False, True),), signed=True, size=4)
+    assert value("arg2") == Recipe("constant", (1 << 64) - 7)
+    assert value("arg3") == Recipe("register", 80, size=4)
+    assert value("ntohl(arg3)") == Recipe("register", 80, size=4, swap=32)
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "message"),
+    [
+        ("ufn:FUNCTIONS:wrok", "arg0", "FUNCTIONS has no function wrok; did you mean work?"),
+        ("ufn:/dev/null:work", "arg0", "/dev/null is not a regular file"),
+        ("usdt:FUNCTIONS:mine:began", "arg0", "FUNCTIONS has no static probes"),
+        ("usdt:PROGRAM:mine:begin", "arg0", "PROGRAM has no static probe mine:begin; did you mean mine:began?"),
+        ("ufn:FUNCTIONS:work", "arg6", "a uprobe does not see argument 6, which is not in a register"),
+        ("ufn:FUNCTIONS:work", "name", "the argument types of ufn:FUNCTIONS:work are unknown here: write arg0, arg1"),
+        ("ufn:FUNCTIONS:work", "arg0->x", "the memory of a program has no types: write [0] for its first 8 bytes"),
+        ("ufn:FUNCTIONS:work", "(struct dev *)arg0->uid", "the memory of a program has no types"),
+        ("ufn:FUNCTIONS:work", "arg0:str", "this is a text, and a number is needed"),
+        ("ufn:FUNCTIONS:work", "arg0[200000]", "the offset is too large"),
+        ("uret:FUNCTIONS:work", "arg0", "a uretprobe has no arguments: take the task as the key"),
+        ("usdt:PROGRAM:mine:began", "arg4", "usdt:PROGRAM:mine:began has 4 arguments, counted from arg0"),
+        ("usdt:PROGRAM:mine:began", "arg1[0]", "this has 4 bytes, and is no address"),
+        ("usdt:PROGRAM:mine:began", "arg1:32", "it has no more bits"),
+        ("usdt:PROGRAM:mine:began", "ntohs(arg1)", "it has 4 bytes, but the swap is of 2"),
+        (
+            "usdt:PROGRAM:mine:began",
+            "arg3",
+            "argument 3 of usdt:PROGRAM:mine:began is at '8@_end(%rip)', which cannot be read here",
+        ),
+    ],
+)
+def test_what_a_program_lacks_is_reported_in_a_sentence(
+    program: str, functions: str, at: str, value: str, message: str
+) -> None:
+    def named(text: str) -> str:
+        return text.replace("PROGRAM", program).replace("FUNCTIONS", functions)
+
+    found = _in_program(named(at), f'value = "{value}"')
+    assert found.faults
+    assert found.faults[0].message.startswith(named(message))
+    assert "made-up" not in found.faults[0].message
+
+
+@pytest.mark.parametrize("label", ["cpu:str", "task:str", "arg2:str"])
+def test_what_is_no_address_of_a_text(program: str, label: str) -> None:
+    found = _in_program(f"usdt:{program}:mine:began", f'labels = [{{ name = "n", value = "{label}" }}]')
+    assert found.faults[0].message == f"{label[:-4]} is not the address of a text"
+
+
+def test_another_program_at_all_points(program: str, functions: str) -> None:
+    end = _TASK_END.replace("tp:ended", "uret:/nowhere:work")
+    text = (
+        f'{_HEAD}[[point]]\nname = "a"\nat = ["ufn:/nowhere:work", "ufn:/neither:work", "tp:made"]\nkey = "task"\n{end}'
+    )
+    made = reading.parse(text, "x.toml").in_program(functions)
+    assert [[str(target) for target in point.targets] for point in made.points] == [
+        [f"ufn:{functions}:work", "tp:made"],
+        [f"uret:{functions}:work"],
     ]

@@ -88,7 +88,15 @@ def test_comparisons(text: str, left: str, operator: str, right: tuple[object, .
         ("(struct x *)5", 8, "only a pointer can be cast"),
         ("5->x", 3, "a number has no fields"),
         ("ntohs(a)->x", 10, "a swapped value is a number and has no fields"),
-        ("ntohs(ntohs(a))", 0, "a value that was swapped or cut cannot be swapped"),
+        ("ntohs(ntohs(a))", 0, "a value that was swapped or cut, or a text, cannot be swapped"),
+        ("ntohs(a:str)", 0, "a value that was swapped or cut, or a text, cannot be swapped"),
+        ("(a:str)->b", 9, "bits and texts have no fields"),
+        ("(a:8)[1]", 6, "bits and texts have no fields"),
+        ("(struct x *)(a:str)", 8, "only a pointer can be cast"),
+        ("(a:str):8", 8, "bits can only be taken once, and of a value that is read"),
+        ("(a:8):str", 6, "a text is at an address that is read"),
+        ("5:str", 2, "a text is at an address that is read"),
+        ("a:string", 2, "a number of bits or str is needed here, not string"),
         ("a:0", 2, "1 to 63 bits can be taken"),
         ("a:64", 2, "1 to 63 bits can be taken"),
         ("a:8:4", 3, ": is not expected here"),
@@ -127,7 +135,7 @@ def test_a_wrong_comparison_is_refused_where_it_is_wrong(text: str, at: int, mes
     assert (caught.value.message, caught.value.at) == (message, at)
 
 
-_PIECES = st.sampled_from([*"a.[]()*|&1,:- '", "->", "struct", "ntohs", "||", "==", "in", "0x", '"'])
+_PIECES = st.sampled_from([*"a.[]()*|&1,:- '", "->", "str", "struct", "ntohs", "||", "==", "in", "0x", '"'])
 
 
 @given(st.one_of(st.text(max_size=300), st.lists(_PIECES, max_size=40).map("".join)))
