@@ -10,17 +10,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.kernel import rooted
 from tests.kernel.trace import PATIENCE, wait_until
 from tests.lab import peers
 
-# In a name space of mounts of its own the folder becomes /mnt of the root. The server refuses to run as root.
-_INSIDE = """
-root=$0; folder=$1; shift
-mkdir -p "$root/mnt"
-mount --bind "$folder" "$root/mnt"
-mount --rbind /dev "$root/dev"
-exec chroot --userspec=65534:65534 "$root" "$@"
-"""
 _SETTINGS = {
     "listen_addresses": "",
     "unix_socket_directories": "/mnt",
@@ -43,8 +36,7 @@ class Postgres:
         (self._bin,) = (f"/{path.relative_to(self._root)}" for path in self._root.glob("usr/lib/postgresql/*/bin"))
 
     def words(self, tool: str, *arguments: str) -> list[str]:
-        inside = ["unshare", "--mount", "--propagation", "private", "sh", "-ec", _INSIDE]
-        return [*inside, str(self._root), str(self._folder), f"{self._bin}/{tool}", *arguments]
+        return rooted.words(self._root, self._folder, f"{self._bin}/{tool}", *arguments)
 
     def run(self, tool: str, *arguments: str) -> str:
         done = subprocess.run(self.words(tool, *arguments), capture_output=True, text=True, timeout=PATIENCE)
@@ -61,7 +53,7 @@ class Postgres:
 @contextmanager
 def server(folder: Path, version: int) -> Iterator[Postgres]:
     folder.mkdir()
-    os.chown(folder, 65534, 65534)
+    os.chown(folder, rooted.NOBODY, rooted.NOBODY)
     found = Postgres(folder, version)
     found.run("initdb", "-D", "/mnt/data", "-U", "postgres", "-A", "trust", "--no-sync", "--no-locale", "-E", "UTF8")
     settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]

@@ -32,6 +32,9 @@ POSTGRES = {
     )
     for version, suite in ((13, "bullseye"), (15, "bookworm"), (17, "trixie"), (18, "sid"))
 }
+# Servers whose functions definitions name.
+REDIS = roots.Recipe(name="peers-redis-", suites=("bookworm",), packages=("base-files", "dash", "redis-server"))
+NGINX = roots.Recipe(name="peers-nginx-", suites=("bookworm",), packages=("base-files", "dash", "nginx"))
 # Scrapes what is exported.
 PROMETHEUS = roots.Recipe(name="peers-prometheus-", suites=("sid",), packages=("base-files", "prometheus"))
 # Gets the alerts of that.
@@ -61,7 +64,7 @@ def command(tool: str, *arguments: str, recipe: roots.Recipe = RECIPE) -> list[s
 
 if __name__ == "__main__":
     try:
-        for recipe in (RECIPE, NBD, VSOCK, POSTGRES[15], PROMETHEUS, ALERTMANAGER, VICTORIA):
+        for recipe in (RECIPE, NBD, VSOCK, POSTGRES[15], REDIS, NGINX, PROMETHEUS, ALERTMANAGER, VICTORIA):
             print(fetch(recipe))
     except LabError as error:
         sys.exit(f"peers: {error}")

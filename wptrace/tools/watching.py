@@ -64,7 +64,7 @@ def _attach(attachment: Attachment) -> Generated | None:
     code.exit()
     try:
         program = generated(f"seen_{os.path.basename(attachment.target)}", attachment, code.bytes())  # noqa: PTH119
-    except (LibbpfError, NotPermittedError, UnsupportedError):
+    except (LibbpfError, NotPermittedError, UnsupportedError, UsageError):
         return None
     try:
         program.attach()
