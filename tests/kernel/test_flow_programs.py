@@ -6,12 +6,14 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.kernel.test_capabilities import BOTH
 from tests.kernel.trace import PATIENCE, ROOT, wptrace
 from wptrace.bpf.ring import Reader
 from wptrace.engine.definition.flow import DefinedFlow, Options
@@ -135,6 +137,7 @@ def book(found: Snapshot) -> tuple[int, int, int, int]:
     return one.started, one.finished, one.failed, one.in_flight
 
 
+@pytest.mark.each_kernel
 def test_functions_of_processes_that_run_and_that_start(program: Path) -> None:
     """From the first call on, with texts and numbers of arguments, and what was returned."""
     with running(program) as earlier, traced(CALLS, program) as flow:
@@ -162,6 +165,7 @@ def test_a_function_that_calls_itself(program: Path) -> None:
         assert book(flow.snapshot()) == (20, 20, 0, 0)
 
 
+@pytest.mark.each_kernel
 @pytest.mark.parametrize("end", ["uret:PROGRAM:work", "ufn:PROGRAM:descend"])
 def test_of_two_ends_at_one_place_the_first_in_the_file_counts(program: Path, end: str) -> None:
     with traced(TWO_ENDS.replace("END", end), program) as flow:
@@ -183,6 +187,19 @@ def test_check_names_the_places(program: Path, tmp_path: Path) -> None:
     done = wptrace("flow", str(file), "--check")
     assert done.returncode == 2
     assert "/nowhere cannot be read: No such file or directory" in done.stderr
+
+
+@pytest.mark.one_kernel
+def test_what_a_kernel_asks_for_is_said(program: Path, tmp_path: Path) -> None:
+    file = tmp_path / "calls.toml"
+    file.write_text(CALLS.replace("PROGRAM", str(program)))
+    words = [*BOTH, sys.executable, "-m", "wptrace", "flow", str(file), "0.1", "1"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE)
+    assert done.returncode == 4
+    assert done.stderr.splitlines()[0].endswith(
+        "the point returned: loads, but cannot be attached: not permitted, because probes in programs need "
+        "CAP_SYS_ADMIN, which is missing"
+    )
 
 
 def test_progs_shows_where_they_are(program: Path) -> None:
@@ -212,6 +229,7 @@ def test_a_file_that_was_replaced_since_it_was_read(program: Path, tmp_path: Pat
         flow.close()
 
 
+@pytest.mark.each_kernel
 @pytest.mark.parametrize(
     ("label", "values"),
     [

@@ -37,7 +37,7 @@ from wptrace.engine.hooks import BOTH, START, Hook
 from wptrace.engine.hooks import END as ENDS
 from wptrace.engine.resolver import Attempts
 from wptrace.errors import LibbpfError, NotPermittedError, UnsupportedError, WptraceError
-from wptrace.kernel import binaries
+from wptrace.kernel import binaries, privileges
 
 _ASKING = {BEGIN: "begin_asking", PASS: "pass_asking"}
 _HOOK_ROLES = {BEGIN: START, END: ENDS, DROP: ENDS, PASS: BOTH}
@@ -225,7 +225,7 @@ class Programs:
             try:
                 program.attach()
             except (LibbpfError, NotPermittedError, UnsupportedError) as error:
-                self.attempts.refused[name] = trial.reason("loads, but cannot be attached", error)
+                self.attempts.refused[name] = _reason(attachment, error)
                 program.close()
                 continue
             return program
@@ -263,6 +263,14 @@ class Programs:
         self.detach()
         for program in self.loaded.values():
             program.close()
+
+
+def _reason(attachment: Attachment, error: WptraceError) -> str:
+    why = trial.reason("loads, but cannot be attached", error)
+    # ba677dbe77af ("perf: Revert to requiring CAP_SYS_ADMIN for uprobes", 6.16): before it, CAP_PERFMON was enough.
+    if attachment.spot is None or not isinstance(error, NotPermittedError) or "CAP_SYS_ADMIN" in privileges.effective():
+        return why
+    return f"{why}, because probes in programs need CAP_SYS_ADMIN, which is missing"
 
 
 def generated(name: str, attachment: Attachment, code: bytes) -> Generated:
