@@ -172,4 +172,4 @@ def _open(path: str) -> tuple[int, os.stat_result]:
 
 
 def _identity(found: os.stat_result) -> Identity:
-    return Identity(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+    return Identity(found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns)

@@ -55,7 +55,7 @@ def test_a_function_by_its_place_in_the_file(tmp_path: Path) -> None:
     spot = found(path, "two")
     status = Path(path).stat()
     assert (spot.path, spot.offset, spot.counter) == (path, CODE + 0x40, 0)
-    assert spot.file == (status.st_dev, status.st_ino, SIZE, status.st_mtime_ns)
+    assert spot.file == (status.st_dev, status.st_ino, SIZE, status.st_ctime_ns)
 
 
 def test_functions_that_cannot_be_probed(tmp_path: Path) -> None:

@@ -166,6 +166,14 @@ def test_texts_are_labels() -> None:
     ]
 
 
+def test_a_text_at_an_address_without_a_type() -> None:
+    (label,) = _first('labels = [{ name = "n", value = "arg0:str" }]', "tp:of_module", "arg0")[0].labels
+    assert label == Recipe("argument", 0, (Load(0, 1, False),), text=True, size=16)
+    (label,) = _first('labels = [{ name = "n", value = "item->private:str" }]')[0].labels
+    assert label.loads == (Load(120, 8, True), Load(0, 1, False))
+    assert _fault('labels = [{ name = "n", value = "item->len:str" }]') == "unsigned int is not a pointer"
+
+
 def test_labels_of_enums_have_their_names_without_what_all_begin_with() -> None:
     found = _attempt('at = "tp:made"\nkey = "item"\nlabels = ["item->op"]').resolution.labels[0]
     assert (found.type, found.names) == ("enum", {0: "read", 1: "write"})
