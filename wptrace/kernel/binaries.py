@@ -103,7 +103,8 @@ class Binary:
                 places.add(symbol.value)
                 late = late or symbol.type == _CHOSEN_LATE
         if not places:
-            raise UnknownNameError(f"{self.path} has no function {name}")
+            why = "" if found.full else ": it is stripped of all names but those that others call"
+            raise UnknownNameError(f"{self.path} has no function {name}{why}")
         if late:
             raise UsageError(f"{name} of {self.path} has several versions, one of which the program chooses (IFUNC)")
         if len(places) > 1:

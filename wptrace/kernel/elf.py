@@ -83,6 +83,8 @@ class Symbols(NamedTuple):
     """The segments that are executed."""
     table: Iterator[Symbol]
     names: bytes
+    full: bool = True
+    """The file is not stripped."""
 
 
 def header(fd: int) -> Header | None:
@@ -124,7 +126,7 @@ def symbols(fd: int) -> Symbols | None:
                 table = _table(fd, _SYMBOL, one.offset, min(one.size // _SYMBOL.size, _MOST_SYMBOLS))
                 names = content(fd, known[one.link], _LARGEST_NAMES)
                 made = (Symbol(name, info & 0xF, section, value, size) for name, info, section, value, size in table)
-                return Symbols(code, made, names)
+                return Symbols(code, made, names, kind == _ALL_SYMBOLS)
     return None
 
 

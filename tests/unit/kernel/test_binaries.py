@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.kernel.test_elf_functions import ADDRESS, CODE, elf
+from tests.unit.kernel.test_elf_functions import ADDRESS, CODE, SYMBOLS, elf
 from tests.unit.kernel.test_sdt import program as with_sections
 from wptrace.errors import UsageError
 from wptrace.kernel import binaries
@@ -20,7 +20,7 @@ SIZE = CODE + 0x100000
 _TYPE_AT, _MACHINE_AT = 16, 18
 
 
-def program(type: int = 2) -> bytes:  # noqa: A002 - as the symbols have it
+def program(type: int = 2, kind: int = SYMBOLS) -> bytes:  # noqa: A002 - as the symbols have it
     """Two functions, two of one name, and one without code; `one` is also the tail of another name."""
     symbols = [
         (NAMES.index(b"one"), ADDRESS + 0x20, 0x10),
@@ -29,7 +29,7 @@ def program(type: int = 2) -> bytes:  # noqa: A002 - as the symbols have it
         (NAMES.index(b"twin"), ADDRESS + 0x80, 0x10),
         (NAMES.index(b"outside"), 0x10, 0x10),
     ]
-    return elf(symbols, NAMES, type=type)
+    return elf(symbols, NAMES, kind, type=type)
 
 
 def written(folder: Path, data: bytes) -> str:
@@ -68,6 +68,12 @@ def test_functions_that_cannot_be_probed(tmp_path: Path) -> None:
     assert refused(path) == f"one of {path} has several versions, one of which the program chooses (IFUNC)"
     path = written(tmp_path, program(type=1))
     assert refused(path) == f"{path} has no function one"
+    path = written(tmp_path, program(kind=11))
+    assert (
+        refused(path, "three")
+        == f"{path} has no function three: it is stripped of all names but those that others call"
+    )
+    assert found(path, "two").offset == CODE + 0x40
 
 
 def test_returns_of_go_are_left_alone(tmp_path: Path) -> None:
