@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from bench import instructions, record, table
+from bench import instructions, owners, record, table
 
 Found = dict[str, Any]
 _REQUESTS = 20_000
@@ -59,6 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     sub.add_argument("--repeats", type=int, default=20)
     sub.set_defaults(run=_scrape)
+
+    sub = commands.add_parser("owners", help="CPU time of metrics by owner, while owners come and go; needs no kernel")
+    sub.add_argument("--owners", type=int, default=owners.OWNERS, help=f"in all (default: {owners.OWNERS})")
+    sub.add_argument("--busy", type=float, default=0.0, help="the share of the others that is busy (default: 0)")
+    sub.set_defaults(run=_owners)
 
     sub = commands.add_parser("loss", help="what is lost at which rate, on the running kernel")
     sub.add_argument("--rate", type=int, action="append", default=[], help="a second; repeatable")
@@ -155,6 +160,11 @@ def _scrape(options: argparse.Namespace) -> int:
     from bench import scrape
 
     print("\n".join(scrape.lines(scrape.run(options.repeats))))
+    return 0
+
+
+def _owners(options: argparse.Namespace) -> int:
+    print(owners.line(owners.run(options.owners, options.busy)))
     return 0
 
 

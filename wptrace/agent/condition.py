@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 from wptrace.agent.pressure import measured
-from wptrace.analysis import owners
 from wptrace.analysis.verdict import Rules
 from wptrace.engine.definition.faults import did_you_mean
 from wptrace.engine.flow import Flow
@@ -225,7 +224,7 @@ def _what(flow: Flow, words: Sequence[str]) -> tuple[Kind | None, str, str, str]
             raise UsageError(f"{flow.name}.{what} is a count: use {flow.name}.{what}.rate")
         return None, "", what, statistic
     # Kinds of rows by owner count the same objects again.
-    kinds = [kind for kind in flow.kinds if owners.place(kind) is None]
+    kinds = [kind for kind in flow.kinds if kind.owner_place is None]
     by_name = {kind.name: kind for kind in reversed(kinds)}
     if before and before[0] in by_name:
         kinds = [by_name[before[0]]]

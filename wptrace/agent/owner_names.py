@@ -23,7 +23,7 @@ LABELS: Mapping[str, tuple[str, ...]] = {
 }
 # The least time between two scans for names that were not found.
 _READ_S = 5.0
-# The size of the cache. Provisional names are looked up again.
+# The size of each cache.
 _MOST = 1 << 14
 _NONE = Pod("", "")
 
@@ -35,6 +35,8 @@ class OwnerNames:
         self.labels = LABELS[by]
         self._by, self._log, self._lib = by, log, lib
         self._known: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+        self._provisional: dict[str, tuple[str, ...]] = {}
+        """Names to look up again after the next scan."""
         self._pods: dict[str, Pod] = {}
         self._containers: dict[str, tuple[Pod, str]] = {}
         self._volumes: list[Volume] = []
@@ -43,14 +45,20 @@ class OwnerNames:
     def of(self, owner: Any) -> tuple[str, ...]:
         path = str(owner)
         found = self._known.get(path)
-        if found is None:
-            found, lasts = self._find(path)
-            if lasts:
-                self._known[path] = found
-                if len(self._known) > _MOST:
-                    self._known.popitem(last=False)
-        else:
+        if found is not None:
             self._known.move_to_end(path)
+            return found
+        found = self._provisional.get(path)
+        if found is not None and time.monotonic() < self._again_s:
+            return found
+        found, lasts = self._find(path)
+        if lasts:
+            self._provisional.pop(path, None)
+            self._known[path] = found
+            if len(self._known) > _MOST:
+                self._known.popitem(last=False)
+        elif len(self._provisional) < _MOST:
+            self._provisional[path] = found
         return found
 
     def owners(self, top: int) -> Owners:
@@ -98,4 +106,5 @@ class OwnerNames:
         now = time.monotonic()
         if now >= self._again_s:
             self._again_s = now + _READ_S
+            self._provisional.clear()
             self._pods, self._containers = pods.pods(self._log), pods.containers(self._log)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from wptrace.analysis import changes, owners
+from wptrace.analysis import changes
 from wptrace.analysis.changes import Change
 from wptrace.analysis.measured import Measured, aligned, named, same_labels, seen_stages
 from wptrace.analysis.points import Narrowing, narrowed, narrowed_rows, narrowing
@@ -167,7 +167,7 @@ def _unseen(kind: Kind, values: tuple[str, ...], side: Side) -> str:
     """Why a recording without a row of this cannot have one; empty where there was none of it."""
     start = side.start
     if all(one.name != kind.name for one in start.kinds):
-        if owners.place(kind) is not None:
+        if kind.owner_place is not None:
             return NOT_BY_OWNER
         return f"{kind.noun.plural} are not followed"
     types: dict[str, str] = {label.type: value for label, value in zip(kind.labels, values)}

@@ -15,7 +15,7 @@ from typing import Any, Callable
 from wptrace.analysis import owners
 from wptrace.model.distribution import Distribution, merge_stages
 from wptrace.model.kind import OTHERS, TOTAL, Group, Kind
-from wptrace.model.report import Snapshot, since
+from wptrace.model.report import Snapshot, merged, since
 
 _HALF_S = 600.0
 """The half-life of a score."""
@@ -55,10 +55,10 @@ class Leading:
         new, counted = since(snapshot, last)
         self._rank(new, (snapshot.at_ns - last.at_ns) / 1e9)
         self._last = snapshot
-        for group, found in new.items():
-            merge_stages(self.cells, self._row(group), found)
+        for row, found in merged(new, self._row).items():
+            merge_stages(self.cells, self._bounded(row), found)
         for group, counts in counted.items():
-            sums = self.counters.setdefault(self._row(group), {})
+            sums = self.counters.setdefault(self._bounded(self._row(group)), {})
             for name, count in counts.items():
                 sums[name] = sums.get(name, 0) + count
 
@@ -70,7 +70,7 @@ class Leading:
             if owner != OTHERS and TOTAL in found:
                 who = self._who(owner)
                 scores[who] = scores.get(who, 0.0) + found[TOTAL].sum
-        ranked = sorted(scores, key=lambda who: (-scores[who], str(who)))
+        ranked = sorted(scores, key=scores.__getitem__, reverse=True)
         self._scores = {who: scores[who] for who in ranked[:_MOST_SCORES]}
         for who in ranked[: 2 * self._top]:
             if who in self._first:
@@ -95,10 +95,11 @@ class Leading:
                 sums[name] = sums.get(name, 0) + count
 
     def _row(self, group: Group) -> Group:
-        at = owners.place(group.kind)
-        who = OTHERS if at is None or group.values[at] == OTHERS else self._who(group.values[at])
-        who = who if who in self._first else OTHERS
-        values = tuple(who if place == at else value for place, value in enumerate(group.values))
-        found = Group(group.kind, values)
-        known = found in self.cells or found in self.counters or len(self.cells) < _MOST_ROWS
-        return found if known else group.others
+        at = group.kind.owner_place
+        if at is not None and group.values[at] != OTHERS and (who := self._who(group.values[at])) in self._first:
+            return Group(group.kind, (*group.values[:at], who, *group.values[at + 1 :]))
+        return group.of_others
+
+    def _bounded(self, row: Group) -> Group:
+        known = row in self.cells or row in self.counters or len(self.cells) < _MOST_ROWS
+        return row if known else row.others

@@ -8,17 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from wptrace.model.distribution import Distribution
-from wptrace.model.kind import NOBODY, OTHERS, OWNER, TOTAL, Group, Kind
+from wptrace.model.kind import NOBODY, OTHERS, TOTAL, Group, Kind
 from wptrace.model.report import Cells, Counters
 
 
-def place(kind: Kind) -> int | None:
-    """Where among its labels the owner is, if it has one."""
-    return next((at for at, label in enumerate(kind.labels) if label.alias == OWNER), None)
-
-
 def owner(group: Group) -> Any:
-    at = place(group.kind)
+    at = group.kind.owner_place
     return None if at is None else group.values[at]
 
 
@@ -26,12 +21,12 @@ def folded(cells: Cells, counters: Counters, top: int) -> tuple[dict[Group, dict
     """With so many owners of each kind, those with the most time first; 0: with all of them."""
     times: dict[Kind, Counter[Any]] = {}
     for group, found in cells.items():
-        if place(group.kind) is not None:
+        if group.kind.owner_place is not None:
             times.setdefault(group.kind, Counter())[owner(group)] += found[TOTAL].sum
     kept = {kind: _largest(found, top) for kind, found in times.items()}
 
     def row(group: Group) -> Group:
-        at = place(group.kind)
+        at = group.kind.owner_place
         # What nothing was seen of in this interval has no cell, and may still have counters.
         if at is None or group.values[at] in kept.get(group.kind, ()):
             return group

@@ -213,6 +213,8 @@ class Kind:
     constants: dict[str, str]
     nested: bool
     place: dict[str, int]
+    owner_place: int | None
+    """Where among its labels the owner is, if it has one."""
     total: Metric
     unattributed: Metric
     rows: tuple[Measured, ...]
@@ -270,6 +272,7 @@ class Kind:
         self.fields = tuple(fields)
         self.counters = counters
         self.place = {label.name: place for place, label in enumerate(labels)}
+        self.owner_place = next((place for place, label in enumerate(labels) if label.alias == OWNER), None)
         start, end = (self.stages[0].start, self.stages[-1].end) if self.stages else (None, None)
         way = f", from {start.name} to {end.name}" if start and end else ""
         self.total = Metric(
@@ -353,8 +356,8 @@ class Group(NamedTuple):
     @property
     def of_others(self) -> Group:
         """The same of all other owners."""
-        labels = zip(self.kind.labels, self.values)
-        return Group(self.kind, tuple(OTHERS if label.alias == OWNER else value for label, value in labels))
+        at = self.kind.owner_place
+        return self if at is None else Group(self.kind, (*self.values[:at], OTHERS, *self.values[at + 1 :]))
 
     @property
     def shown(self) -> str:

@@ -385,16 +385,19 @@ def since(now: Snapshot, earlier: Snapshot) -> tuple[dict[Group, dict[str, Distr
     counters: dict[Group, dict[str, int]] = {}
     for group, counts in now.counters.items():
         was = counters_before.get(group, {})
+        if counts == was:
+            continue
         new = {name: count - was.get(name, 0) for name, count in counts.items() if count != was.get(name, 0)}
         if new:
             counters[group] = new
     cells: dict[Group, dict[str, Distribution]] = {}
     for group, stages in now.cells.items():
         before = cells_before.get(group, {})
-        happened = counters.get(group, {}).keys() - {BYTES, UNTIMED}
+        happened = counters[group].keys() - {BYTES, UNTIMED} if group in counters else ()
         if stages is before and not happened:
             continue
-        grown = {name: found.delta(before[name]) if name in before else found.copy() for name, found in stages.items()}
+        # A new one is the same object, as thousands of owners may be new.
+        grown = {name: found.delta(before[name]) if name in before else found for name, found in stages.items()}
         if happened or any(found.count or found.shrunk for found in grown.values()):
             cells[group] = grown
     return cells, counters
@@ -402,19 +405,30 @@ def since(now: Snapshot, earlier: Snapshot) -> tuple[dict[Group, dict[str, Distr
 
 def _as_folded(earlier: Snapshot, now: Snapshot) -> tuple[Cells, Counters]:
     """The counts of the earlier snapshot, with owners among the others whom the later one has there."""
+    again, had = now.folded, earlier.folded
 
     def is_left(group: Group) -> bool:
-        if now.folded.get(group) != earlier.folded.get(group):
-            return True
-        return group not in now.cells and group not in now.counters and group.of_others != group
+        if group in now.cells or group in now.counters:
+            return group in again and again[group] != had.get(group)
+        return group.of_others != group
 
-    gone = {group for group in (*earlier.cells, *earlier.counters) if is_left(group)}
+    known = dict.fromkeys((*earlier.cells, *earlier.counters))
+    gone = [group for group in known if is_left(group)]
     if not gone:
         return earlier.cells, earlier.counters
-    counters: dict[Group, Counter[str]] = {}
-    for group, counts in earlier.counters.items():
-        counters.setdefault(group.of_others if group in gone else group, Counter()).update(counts)
-    return merged(earlier.cells, lambda group: group.of_others if group in gone else group), counters
+    # All other groups stay the same objects: that they did not change shows without a look into them.
+    cells, counters = dict(earlier.cells), dict(earlier.counters)
+    into: dict[Group, list[Group]] = {}
+    for group in gone:
+        into.setdefault(group.of_others, []).append(group)
+    for others, left in into.items():
+        parts = [others, *(group for group in left if group != others)]
+        cells[others] = of_one_row(cells.pop(one, {}) for one in parts)
+        sums: Counter[str] = Counter()
+        for one in parts:
+            sums.update(counters.pop(one, {}))
+        counters[others] = sums
+    return cells, counters
 
 
 def everywhere(cells: Cells) -> dict[Group, dict[str, Distribution]]:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Union
 
 from wptrace import __version__
-from wptrace.analysis import owners
 from wptrace.analysis.leading import Leading
 from wptrace.analysis.load import BUSY_MS, LOAD, STAMPED
 from wptrace.model.distribution import Distribution
@@ -194,7 +193,7 @@ class Derived:
 
     def _flow(self, number: int, source: Source, snapshot: Snapshot) -> None:
         prefix = plain(source.name)
-        kinds = [kind for kind in source.kinds if owners.place(kind) is None]
+        kinds = [kind for kind in source.kinds if kind.owner_place is None]
         cells = self._of_kinds(number, snapshot.cells, kinds)
         for kind in kinds:
             unit = _base(kind.total.unit)
@@ -394,13 +393,13 @@ class Derived:
 
 def of_cgroups(kind: Kind) -> bool:
     """Its rows are by owner, and that is a cgroup."""
-    at = owners.place(kind)
+    at = kind.owner_place
     return at is not None and kind.labels[at].type == CGROUP and kind.total.unit == "ns"
 
 
 def _of_owner(group: Group, owned: Owners) -> tuple[Labels, bool]:
     """Its labels, and whether its series ends when others have more: that of all others never does."""
-    at = owners.place(group.kind)
+    at = group.kind.owner_place
     who = group.values[-1 if at is None else at]
     named = (who,) * len(owned.labels) if isinstance(who, str) else who
     own = [label(name, value) for name, value in zip(owned.labels, named)]  # type: ignore[call-overload]

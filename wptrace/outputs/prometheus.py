@@ -7,7 +7,6 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 
-from wptrace.analysis import owners
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import Group
 from wptrace.model.report import Event, Snapshot
@@ -35,7 +34,7 @@ class Metrics(Derived):
 
     def event(self, flow: int, event: Event) -> None:
         """Of the flow with this number."""
-        if owners.place(event.group.kind) is not None or event.group.kind.total.unit != "ns":
+        if event.group.kind.owner_place is not None or event.group.kind.total.unit != "ns":
             return
         labels = ",".join(
             _label(name, str(event.fields[name])[:most]) for name, most in _EXEMPLAR.items() if name in event.fields

@@ -13,6 +13,7 @@ from wptrace.agent import owner_names
 from wptrace.agent.owner_names import OwnerNames
 from wptrace.kernel import pods
 from wptrace.kernel.pods import Volume
+from wptrace.model.cgroup import Made, made
 from wptrace.model.kind import NOBODY
 
 __all__ = ["clock"]
@@ -63,12 +64,36 @@ def test_a_pod_whose_log_comes_later_has_its_name_then_and_keeps_it(tmp_path: Pa
     assert names.of(SCOPE) == ("shop", "web-1", "nginx")
 
 
+def test_a_name_that_is_not_final_is_found_once_between_two_scans(
+    tmp_path: Path, clock: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split: list[str] = []
+
+    def counted(path: str) -> Made:
+        split.append(path)
+        return made(path)
+
+    monkeypatch.setattr(owner_names, "made", counted)
+    names = OwnerNames("container", tmp_path, tmp_path)
+    for _ in range(100):
+        assert names.of(SCOPE) == ("", UID[:13], ID[:12])
+    assert split == [SCOPE]
+    clock.now += 6
+    for _ in range(100):
+        names.of(SCOPE)
+    assert split == [SCOPE] * 2
+
+
 def test_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner_names, "_MOST", 50)
     names = OwnerNames("unit")
     for number in range(1000):
         assert names.of(f"/system.slice/a{number}.service") == (f"a{number}.service",)
     assert len(names._known) == 50
+    names = OwnerNames("pod", Path("/nonexistent"), Path("/nonexistent"))
+    for number in range(1000):
+        names.of(SCOPE.replace(ID, f"{number:064x}"))
+    assert len(names._provisional) == 50
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -85,3 +87,23 @@ def test_what_two_snapshots_share_did_not_change() -> None:
     first = owners(dd=100, cp=1)
     second = first._replace(cells={**first.cells})
     assert since(second, first) == ({}, {})
+
+
+def test_who_stays_idle_costs_no_look_into_it_when_others_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = owners(dd=100, cp=1, tar=5)
+    gone = OWNED.group("sda", "read", Comm("dd"))
+
+    def left(table: Mapping[Group, Any]) -> dict[Group, Any]:
+        return {group.of_others if group == gone else group: found for group, found in table.items()}
+
+    second = first._replace(cells=left(first.cells), counters=left(first.counters), folded={gone: 1})
+    looked = []
+
+    def delta(self: Distribution, earlier: Distribution) -> Distribution:
+        looked.append(self.count)
+        return Distribution()
+
+    monkeypatch.setattr(Distribution, "delta", delta)
+    assert since(second, first) == ({}, {})
+    # That of the others, who have as much as before.
+    assert looked == [100]

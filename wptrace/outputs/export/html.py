@@ -21,7 +21,7 @@ from typing import Any
 
 from wptrace import __version__
 from wptrace.analysis import neighbours, waits
-from wptrace.analysis.owners import owner, place
+from wptrace.analysis.owners import owner
 from wptrace.kernel import blkstatus
 from wptrace.kernel.clock import clock_seconds, clock_time
 from wptrace.model import segments
@@ -192,7 +192,7 @@ def _series(
     """Each kind and operation: what it is called, its figures, and what happened besides."""
     counters: dict[Group, Counter[str]] = {group: Counter() for group in groups}
     for group, counts in report.counters.items():
-        if place(group.kind) is None and sums.whole(group) in counters:
+        if group.kind.owner_place is None and sums.whole(group) in counters:
             counters[sums.whole(group)].update(counts)
     everywhere = waits.of(report.everywhere())
     for group, counts in counters.items():
@@ -235,11 +235,11 @@ def _where(fields: Mapping[str, Any]) -> str:
 
 def _tables(report: Report, kinds: Sequence[Kind]) -> Iterator[dict[str, Any]]:
     """Rows by what keeps them apart, those of each kind by themselves; not where they say the same as the sums."""
-    everywhere = report.only(group for group in report.cells if place(group.kind) is not None).everywhere()
+    everywhere = report.only(group for group in report.cells if group.kind.owner_place is not None).everywhere()
     for kind in kinds:
         if any(label.type == STACK for label in kind.labels):
             continue
-        owned = place(kind) is not None
+        owned = kind.owner_place is not None
         of = everywhere if owned else report
         found: dict[Group, list[Row]] = {}
         for row in of.rows:
@@ -264,7 +264,7 @@ def _tables(report: Report, kinds: Sequence[Kind]) -> Iterator[dict[str, Any]]:
 def _row(group: Group, rows: Sequence[Row], report: Report, whole: int, device: int) -> dict[str, Any]:
     total = rows[-1].distribution
     under_way = sum(row.distribution.sum for row in rows if row.metric == _UNDER_WAY)
-    at, labels = place(group.kind), group.kind.labels
+    at, labels = group.kind.owner_place, group.kind.labels
     name, others = words.group(group), ""
     if at is not None:
         name = printable(labels[at].shown(owner(group)))

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple
 
-from wptrace.analysis.owners import place
 from wptrace.model.distribution import Distribution, index, merge_stages
 from wptrace.model.kind import TOTAL, Group, Kind, Task
 from wptrace.model.report import Event, Report
@@ -286,7 +285,7 @@ def _owner(group: Group, whose: Hashable) -> Hashable:
 
 
 def _key(group: Group) -> Hashable:
-    at = place(group.kind)
+    at = group.kind.owner_place
     if at is None:
         return group
     value = group.values[at]

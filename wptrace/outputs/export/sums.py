@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from wptrace.analysis.owners import place
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import DEVICE, OPERATION, STACK, TOTAL, Group
 from wptrace.model.report import BYTES, Report, Row, merged
@@ -17,7 +16,7 @@ from wptrace.outputs.text.words import printable
 
 def wholes(report: Report) -> dict[Group, dict[str, Distribution]]:
     """Rows of owners say the same once more, and are left out."""
-    cells = {group: found for group, found in report.cells.items() if place(group.kind) is None}
+    cells = {group: found for group, found in report.cells.items() if group.kind.owner_place is None}
     return merged(cells, whole)
 
 
@@ -25,9 +24,9 @@ def apart(report: Report) -> dict[Group, Distribution]:
     """The total of each device where there are several, and of each owner on all of them."""
     cells = {group: {TOTAL: found[TOTAL]} for group, found in report.cells.items() if TOTAL in found}
     owned = merged(
-        {group: one for group, one in cells.items() if place(group.kind) is not None}, lambda one: one.everywhere
+        {group: one for group, one in cells.items() if group.kind.owner_place is not None}, lambda one: one.everywhere
     )
-    plain = {group: one for group, one in cells.items() if place(group.kind) is None and group.kind.labels}
+    plain = {group: one for group, one in cells.items() if group.kind.owner_place is None and group.kind.labels}
     placed = {group: one for group, one in plain.items() if group.kind.labels[0].type == DEVICE}
     several = len({group.values[0] for group in placed}) > 1
     return {group: one[TOTAL] for group, one in {**(placed if several else {}), **owned}.items()}
@@ -37,7 +36,7 @@ def moved(report: Report) -> Counter[Group]:
     """The bytes of each kind and operation."""
     found: Counter[Group] = Counter()
     for group, counts in report.counters.items():
-        if place(group.kind) is None and counts.get(BYTES):
+        if group.kind.owner_place is None and counts.get(BYTES):
             found[whole(group)] += counts[BYTES]
     return found
 

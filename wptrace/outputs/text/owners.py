@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Callable
 
-from wptrace.analysis.owners import owner, place
+from wptrace.analysis.owners import owner
 from wptrace.analysis.waits import OWNED_WAIT
 from wptrace.model import cgroup, units
 from wptrace.model.distribution import Distribution
@@ -28,7 +28,7 @@ _COMMAND = 8
 
 
 def is_owned(kind: Kind) -> bool:
-    return place(kind) is not None
+    return kind.owner_place is not None
 
 
 def lines(
@@ -40,7 +40,7 @@ def lines(
     """
     found = tables(report, kind)
     found = sorted(found, key=lambda table: place_of(table[0], report.cells[table[0]])) if sort else found
-    at = place(kind)
+    at = kind.owner_place
     if not found or at is None:
         return
     label = kind.labels[at]
