@@ -16,7 +16,7 @@ from wptrace.capture.spec import LATEST_NS
 from wptrace.capture.writer import CaptureOutput
 from wptrace.engine.run import collect_seldom
 from wptrace.errors import WptraceError
-from wptrace.flows.io.join.joined import Join, Recorded
+from wptrace.flows.io.join.recordings import Recorded, Recordings
 from wptrace.flows.io.kinds import HIT, OPERATION, REQUEST
 from wptrace.flows.io.parts import kicks
 from wptrace.flows.io.records import RECORDS
@@ -37,17 +37,17 @@ _COMMANDS = {
 }
 
 
-def read(guest: Path, host: Path, named: Mapping[str, str], others: Sequence[Path] = ()) -> Join:
-    """`named` are images of disks that the user knows, `beside` is what the host did for other guests."""
+def read(guest: Path, host: Path, named: Mapping[str, str], others: Sequence[Path] = ()) -> Recordings:
+    """`named` are images of disks that the user knows, `others` captures of the host for other guests."""
     collect_seldom()
     ours, theirs = _read(guest, "io", of_disk), _read(host, "host", of_image)
     try:
-        return Join(ours, theirs, named, [_read(path, "host", of_image) for path in others])
+        return Recordings(ours, theirs, named, [_read(path, "host", of_image) for path in others])
     except NONSENSE:
         raise NonsenseError(guest) from None
 
 
-def show(found: Join, output: Output, recorder: CaptureOutput | None, slow_ns: int | None) -> None:
+def show(found: Recordings, output: Output, recorder: CaptureOutput | None, slow_ns: int | None) -> None:
     """The recorder takes all, the output those that took so long; None: no events."""
     with ExitStack() as cleanup:
         every: list[Output] = [output] if recorder is None else [recorder, output]

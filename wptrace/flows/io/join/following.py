@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joins a guest's operations with its host's requests while both are traced.
+"""Joins a guest's operations with its host's requests, while both are traced or from two recordings.
 
-Events of either side wait for the other side, for a limited time and in a limited number.
+Live, events of either side wait for the other side, for a limited time and in a limited number. Of recordings
+everything is there before anything is joined.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from wptrace.correlation import anchors, guests
 from wptrace.correlation.clocks import Bound, Offset
 from wptrace.correlation.guests import WHOLE, Asked, Disk, Served
+from wptrace.correlation.kicks import Kick, Work
 from wptrace.flows.io.join.joined import (
     JUMPED,
     UNASKED,
@@ -26,9 +28,11 @@ from wptrace.flows.io.join.joined import (
     image_of,
     joined,
     known,
+    work,
 )
 from wptrace.flows.io.join.other_guests import OtherGuests
 from wptrace.model.anchor import Anchor
+from wptrace.model.book import Cause
 from wptrace.model.report import Event, Report
 
 WINDOW_S = 30
@@ -85,9 +89,12 @@ class _Image:
 
 
 class Following:
-    def __init__(self, source: object, named: Mapping[str, str]) -> None:
-        """`source` is the channel from the guest, `named` the images of disks that the user knows."""
-        self._source, self._named = source, named
+    def __init__(self, source: object, named: Mapping[str, str], live: bool = True) -> None:
+        """`source` is where the guest's events come from, `named` the images of disks that the user knows.
+
+        Unless it is `live`, all events of both sides are there before the first and only call of `settle`.
+        """
+        self._source, self._named, self._live = source, named, live
         self._disks: dict[str, _Side] = {}
         self._images: dict[str, _Image] = {}
         self._bounds: list[Bound] = []
@@ -98,10 +105,15 @@ class Following:
         """Operations in a row without a match."""
         self._latest = self._agree = self._contradict = 0
         self._offset: Offset | None = None
-        self._sums, self._recent = Sums(), Sums()
-        self.others = OtherGuests(MOST)
+        self._sums = [Sums(), Sums()] if live else [Sums()]
+        """Of everything, and of what came since the last interval."""
+        self.others = OtherGuests(MOST) if live else OtherGuests()
+        self.kicks: Mapping[Work, Kick] = {}
+        """Kicks for one request of the host alone."""
+        self.missed: list[tuple[int, Cause]] = []
+        """Of recordings, when requests of the guest ended that have no event, and why."""
         self._anchors: Sequence[Bound] = ()
-        self._tries = guests.Tries(_TRIED)
+        self._tries: guests.Tries | None = None
         self.guest_since_ns = 0
         """The guest is traced since then, by its monotonic clock."""
         self.host_since_ns = 0
@@ -111,19 +123,21 @@ class Following:
 
     # --- What both sides say ------------------------------------------------------------------------------------------
 
-    def ask(self, event: Event) -> None:
+    def ask(self, event: Event) -> bool:
+        """Take an operation of the guest; False if it cannot be found on the host."""
         number = disk_of(event, self._source)
         if not number:
-            return
-        if number not in self._disks and len(self._disks) >= _MOST_DISKS:
-            self._lose(guests.UNSERVED)
-            return
+            return False
+        if self._live and number not in self._disks and len(self._disks) >= _MOST_DISKS:
+            self._lose(guests.UNSERVED, [event])
+            return True
         disk = self._disks.setdefault(number, _Side())
         disk.name = min(disk.name or event.group.label("dev"), event.group.label("dev"), key=len)
         asked = as_asked(event)
         self._latest = max(self._latest, asked.seen)
         disk.waiting.append(_Waiting(asked, event))
-        self.full |= len(disk.waiting) >= MOST
+        self.full |= self._live and len(disk.waiting) >= MOST
+        return True
 
     def serve(self, event: Event) -> None:
         image = image_of(event)
@@ -133,7 +147,7 @@ class Following:
         served = as_served(event)
         found.done.append(_Done(served, event))
         found.writes.add(served)
-        if len(found.done) > MOST:
+        if self._live and len(found.done) > MOST:
             self._forget(found)
 
     def anchor(self, guest: Sequence[Anchor], host: Sequence[Anchor]) -> None:
@@ -145,24 +159,32 @@ class Following:
         """Whether the clocks and the images of disks are known."""
         return self._offset is not None
 
+    @property
+    def disks(self) -> list[tuple[str, str]]:
+        """The disks of the guest, each with its image, or empty."""
+        return [(disk.name, disk.image) for disk in self._disks.values()]
+
+    @property
+    def images(self) -> Iterable[str]:
+        return self._images
+
     # --- Joining ------------------------------------------------------------------------------------------------------
 
     def settle(self, last: bool = False) -> list[Event]:
         """Return operations whose competitors have arrived, or all of them at the `last` call."""
         force = last or self.full
-        self._tries = guests.Tries(_TRIED)
+        self._tries = guests.Tries(_TRIED) if self._live else None
         self._find_images(force)
         if self._missed >= _PAUSED:
             self._offset, self._bounds, self._missed = None, [], 0
-            for sums in (self._sums, self._recent):
-                sums.noted[JUMPED] += 1
+            self._note(JUMPED)
         self._align(force)
         found: list[Event] = []
         for disk in self._disks.values():
             if disk.image and self._offset is not None:
                 found += self._joined(disk, self._offset, len(disk.waiting) if force else disk.seasoned)
             elif force:
-                self._lose(guests.UNSERVED, len(disk.waiting))
+                self._lose(guests.UNSERVED, [one.event for one in disk.waiting])
                 disk.waiting.clear()
             disk.seasoned = len(disk.waiting)
         self.full = False
@@ -178,7 +200,7 @@ class Following:
         image = self._images.setdefault(disk.image, _Image())
         since = min(one.asked.handed for one in disk.waiting)
         least = since + offset.at(since).least
-        done = [one for one in image.done if one.served.end >= least]
+        done = [one for one in image.done if one.served.end >= least or not self._live]
         both = Disk([one.asked for one in disk.waiting], [one.served for one in done])
         matches = guests.match(both, offset, self._tries, image.writes)
         gone: set[int] = set()
@@ -187,10 +209,12 @@ class Following:
             if pair.asked >= ready:
                 continue
             theirs = [done[number] for number in pair.served]
-            event = joined(disk.waiting[pair.asked].event, [one.event for one in theirs], pair.how, offset)
-            self._sums.add(event)
-            self._recent.add(event)
-            self.others.wait(disk.name, event.total_ns, [one.event for one in theirs])
+            their_events = [one.event for one in theirs]
+            kick = self.kicks.get(work(their_events[0])) if self.kicks else None
+            event = joined(disk.waiting[pair.asked].event, their_events, pair.how, offset, kick)
+            for sums in self._sums:
+                sums.add(event)
+            self.others.wait(disk.name, event.total_ns, their_events)
             if pair.how == WHOLE:
                 gone.update(map(id, theirs))
             else:
@@ -199,23 +223,29 @@ class Following:
         for number, cause in matches.causes.items():
             if number < ready:
                 missed += cause is not guests.UNFORWARDED
-                # The host's earlier requests may be forgotten: only its start shows that they were not traced.
-                self._lose(
-                    cause
-                    if cause is not guests.OUTSIDE or self._is_outside(both.asked[number], offset)
-                    else guests.UNSERVED
-                )
+                if cause is guests.OUTSIDE and not self._is_outside(both.asked[number], offset):
+                    cause = guests.UNSERVED
+                self._lose(cause, [disk.waiting[number].event])
+        if not self._live:
+            self._note(UNASKED, matches.unasked)
         self._missed = self._missed + missed if missed == ready else 0
         image.done = deque(one for one in image.done if id(one) not in gone)
         for _ in range(ready):
             disk.waiting.popleft()
 
     def _is_outside(self, asked: Asked, offset: Offset) -> bool:
-        return asked.handed + offset.at(asked.handed).most < self.host_since_ns
+        # Live, the host's earlier requests may be forgotten: only its start shows that they were not traced.
+        return not self._live or asked.handed + offset.at(asked.handed).most < self.host_since_ns
 
-    def _lose(self, cause: Any, count: int = 1) -> None:
-        for sums in (self._sums, self._recent):
-            sums.miss(cause, count)
+    def _lose(self, cause: Cause, events: Sequence[Event]) -> None:
+        for sums in self._sums:
+            sums.miss(cause, len(events))
+        if not self._live:
+            self.missed += [(event.end_ns, cause) for event in events]
+
+    def _note(self, cause: Cause, count: int = 1) -> None:
+        for sums in self._sums:
+            sums.noted[cause] += count
 
     def _forget(self, image: _Image) -> None:
         one = image.done.popleft().served
@@ -225,12 +255,11 @@ class Following:
         # Before the start of its trace the guest reported nothing.
         if self._offset is not None and one.begin < self.guest_since_ns + self._offset.at(self.guest_since_ns).most:
             return
-        for sums in (self._sums, self._recent):
-            sums.noted[UNASKED] += 1
+        self._note(UNASKED)
 
     def _expire(self, last: bool) -> None:
         """Give up requests of the host whose operation would have come by now."""
-        if self._offset is None:
+        if self._offset is None or not self._live:
             return
         sent = self._latest + self._offset.at(self._latest).least
         until = sent if last else sent - _WINDOW_NS
@@ -245,23 +274,21 @@ class Following:
         for disk in lacking:
             disk.image = self._named.get(disk.name, "")
         taken = {disk.image for disk in self._disks.values()} | set(self._named.values())
-        free = [name for name in self._images if name not in taken]
-        alike = {
-            (disk.name, name): guests.likeness(
-                (one.asked for one in disk.waiting), (one.served for one in self._images[name].done)
-            )
+        alike = [
+            (guests.likeness((one.asked for one in disk.waiting), (one.served for one in image.done)), disk, name)
             for disk in lacking
             if not disk.image
-            for name in free
-        }
+            for name, image in self._images.items()
+            if name not in taken
+        ]
         alone = len(self._disks) == 1 and len(self._images) == 1
-        for disk, name in ((disk, name) for disk in lacking for name in free):
-            mine = alike.get((disk.name, name), 0)
-            others = [n for pair, n in alike.items() if (pair[0] == disk.name) != (pair[1] == name)]
-            sure = mine >= _ALIKE and all(2 * n < mine for n in others)
-            best = force and all(n < mine for n in others)
-            if mine and not disk.image and (alone or sure or best):
+        for mine, disk, name in sorted(alike, key=lambda one: (one[0], one[1].name, one[2]), reverse=True):
+            if not mine or disk.image or name in taken:
+                continue
+            others = (n for n, d, i in alike if (d is disk) != (i == name) and not d.image and i not in taken)
+            if alone or force or (mine >= _ALIKE and all(2 * n < mine for n in others)):
                 disk.image = name
+                taken.add(name)
 
     def _align(self, force: bool) -> None:
         disks = [
@@ -290,18 +317,17 @@ class Following:
     # --- Reports ---------------------------------------------------------------------------------------------------
 
     def notes(self) -> Iterable[str]:
-        for disk in self._disks.values():
-            if disk.image:
-                yield f"{disk.name} is {disk.image}"
+        for name, image in self.disks:
+            if image:
+                yield f"{name} is {image}"
         if self._offset is not None:
             yield known(self._offset, self._count)
             yield from anchor_notes(self._agree, self._contradict)
 
     def interval(self, ts_ns: int, duration_ns: int) -> Report:
-        recent, self._recent = self._recent, Sums()
+        recent, self._sums[-1] = self._sums[-1], Sums()
         return recent.report("interval", ts_ns, duration_ns)
 
     def summary(self, ts_ns: int, duration_ns: int) -> Report:
         clock = {} if self._offset is None else clocks(self._offset, self._count)
-        disks = [(disk.name, disk.image) for disk in self._disks.values()]
-        return finished(self._sums.report("summary", ts_ns, duration_ns), clock, disks, self.others)
+        return finished(self._sums[0].report("summary", ts_ns, duration_ns), clock, self.disks, self.others)

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from wptrace.analysis.verdict import Case, judge
-from wptrace.correlation import anchors, guests
+from wptrace.correlation import guests
 from wptrace.correlation.clocks import Bound, Offset
 from wptrace.correlation.guests import (
     BACK,
@@ -25,22 +24,19 @@ from wptrace.correlation.guests import (
     TO_HOST,
     WHOLE,
     Asked,
-    Disk,
     Served,
     Share,
 )
-from wptrace.correlation.kicks import Kick, Kicks, Signal, Work
-from wptrace.engine import resource
+from wptrace.correlation.kicks import Kick, Work
 from wptrace.engine.devices import LABELS
 from wptrace.errors import WptraceError
 from wptrace.flows.io.join.other_guests import OtherGuests
 from wptrace.flows.io.kinds import FIELDS, HIT, REQUEST, STAGES
 from wptrace.model import units
-from wptrace.model.anchor import Anchor
 from wptrace.model.book import Book, Cause
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, TOTAL, UNATTRIBUTED, Bounded, Group, Kind, Noun, Point, Stage
-from wptrace.model.report import BYTES, Event, Overhead, Report, Segment, Start, arranged
+from wptrace.model.report import BYTES, Event, Overhead, Report, Segment, arranged
 
 _H, _S = STAGES["device"].start, STAGES["device"].end
 _BEGIN, _END = Point("h", "the host begins"), Point("e", "the host is done")
@@ -170,166 +166,6 @@ _SENT = "FF"
 """A flush that the block layer sends to the device on behalf of others."""
 
 
-class Recorded(NamedTuple):
-    """All events of a trace."""
-
-    path: Path
-    kernel: str
-    filters: Mapping[str, Any]
-    events: list[Event]
-    whole: bool
-    """The trace is complete."""
-    anchors: Sequence[Anchor] = ()
-    boot: str = ""
-    """The boot of its machine, if known."""
-    signals: Sequence[Signal] = ()
-    """Uses of eventfds."""
-
-
-class _Disk(NamedTuple):
-    """A disk of the guest and its image."""
-
-    name: str
-    image: str
-    ours: Sequence[Event]
-    theirs: Sequence[Event]
-    both: Disk
-
-
-class Join:
-    def __init__(
-        self, guest: Recorded, host: Recorded, named: Mapping[str, str], others: Sequence[Recorded] = ()
-    ) -> None:
-        """`named` are images of disks that the user gave; the others are found by their requests.
-
-        `others` are the host's requests for other guests.
-        """
-        self.guest, self._host = guest, host
-        self._images = _images(host)
-        if not self._images:
-            raise WptraceError(
-                f"{host.path} has no requests to a raw image: {'; '.join(formats(host)) or 'wptrace host writes it'}",
-                hint="wptrace host --pid PID --each --capture HOST",
-            )
-        self._disks = [self._disk(*one) for one in _matched(_asked(guest), self._images, named)]
-        offset = guests.alignment([disk.both for disk in self._disks])
-        if offset is None:
-            raise WptraceError(
-                f"no request of {guest.path} is found in {host.path}: they are of different guests or different times"
-            )
-        self.offset, self._agree, self._contradict = anchors.narrowed(
-            offset, anchors.bounds(guest.anchors, host.anchors)
-        )
-        self._count = len(offset)
-        self._sums = Sums()
-        self._missed: list[tuple[int, Cause]] = []
-        """When requests of the guest ended that have no event, and why."""
-        kicks = Kicks(host.signals, map(_work, host.events)) if host.signals else None
-        self._kicked = {} if kicks is None else kicks.of_alone()
-        self._tallies = () if kicks is None else kicks.tallies(self._kicked)
-        self._others = OtherGuests()
-        for recorded in others:
-            _require_same_boot(recorded, host)
-            for event in recorded.events:
-                self._others.other(whose(event), event)
-        self.events = sorted(
-            (event for disk in self._disks for event in self._of(disk)), key=lambda event: event.end_ns
-        )
-
-    def _disk(self, name: str, image: str, ours: Sequence[Event]) -> _Disk:
-        theirs = self._images.get(image, [])
-        return _Disk(
-            name, image, ours, theirs, Disk([as_asked(one) for one in ours], [as_served(one) for one in theirs])
-        )
-
-    def _of(self, disk: _Disk) -> Iterable[Event]:
-        if not disk.image:
-            self._miss(disk, dict.fromkeys(range(len(disk.ours)), guests.UNSERVED))
-            return
-        matches = guests.match(disk.both, self.offset)
-        self._miss(disk, matches.causes)
-        self._sums.noted[UNASKED] += matches.unasked
-        for pair in matches.pairs:
-            ours = disk.ours[pair.asked]
-            theirs = [disk.theirs[number] for number in pair.served]
-            event = joined(ours, theirs, pair.how, self.offset, self._kicked.get(_work(theirs[0])))
-            self._sums.add(event)
-            self._others.wait(disk.name, event.total_ns, theirs)
-            yield event
-
-    def _miss(self, disk: _Disk, causes: Mapping[int, Cause]) -> None:
-        for number, cause in causes.items():
-            self._sums.miss(cause)
-            self._missed.append((disk.ours[number].end_ns, cause))
-
-    @property
-    def began_ns(self) -> int:
-        """The time of day in the guest."""
-        return min(event.start_ns for disk in self._disks for event in disk.ours)
-
-    @property
-    def _ended_ns(self) -> int:
-        return max(event.end_ns for disk in self._disks for event in disk.ours)
-
-    def intervals(self) -> Iterable[tuple[list[Event], Report]]:
-        """Return what ended in each second, or in equal parts of a longer time."""
-        begin, end = self.began_ns, self._ended_ns
-        length = max(_SECOND, -(-(end - begin) // _MOST_INTERVALS))
-        events = deque(self.events)
-        missed = deque(sorted(self._missed, key=lambda one: one[0]))
-        while begin < end:
-            until = min(begin + length, end)
-            sums, some = Sums(), []
-            while events and events[0].end_ns <= until:
-                some.append(events.popleft())
-                sums.add(some[-1])
-            while missed and missed[0][0] <= until:
-                sums.miss(missed.popleft()[1])
-            yield some, sums.report("interval", until, until - begin)
-            begin = until
-
-    # --- What is shown of all -----------------------------------------------------------------------------------------
-
-    def start(self) -> Start:
-        guest, host = self.guest, self._host
-        filters = {"dev": list(guest.filters["dev"])} if _are_words(guest.filters.get("dev")) else {}
-        return Start(
-            "join",
-            "",
-            f"{guest.kernel} on {host.kernel}",
-            filters,
-            [],
-            (JOINED,),
-            list(self._notes()),
-            f"{guest.path} and {host.path}",
-            resource.here(),
-        )
-
-    def _notes(self) -> Iterable[str]:
-        for recorded in (self.guest, self._host):
-            if not recorded.whole:
-                yield f"{recorded.path} has no end: its trace was cut off"
-        for disk in self._disks:
-            yield f"{disk.name} is {disk.image}" if disk.image else f"{disk.name} has no image in {self._host.path}"
-        yield known(self.offset, self._count)
-        yield from anchor_notes(self._agree, self._contradict)
-        yield from formats(self._host)
-        for one in self._tallies:
-            yield (
-                f"{one.image}: thread {one.tid} read {one.kicks:,} kicks; of what was done alone {one.alone:,} begin"
-                f" with a kick, and {one.given_back:,} end with the eventfd that gives them back"
-            )
-
-    def summary(self) -> Report:
-        end = self._ended_ns
-        images = [(disk.name, disk.image) for disk in self._disks]
-        report = self._sums.report("summary", end, end - self.began_ns)
-        self._others.add_up()
-        found = finished(report, clocks(self.offset, self._count), images, self._others)
-        kicks = [one._asdict() for one in self._tallies]
-        return found._replace(lists={**found.lists, "kicks": kicks}) if kicks else found
-
-
 # The number of distributions, enough for some 300 disks and operations of a guest.
 _MOST = 1 << 13
 _ALL = (*(stage.name for stage in JOINED.stages), UNATTRIBUTED)
@@ -432,7 +268,7 @@ def _segments(ours: Event, device: Sequence[Share]) -> list[Segment]:
     return found[::-1]
 
 
-def _work(event: Event) -> Work:
+def work(event: Event) -> Work:
     end = event.fields["clock"]["end_ns"]
     return Work(event.fields["image"]["path"], end - event.total_ns, end, event.fields["tid"])
 
@@ -445,11 +281,6 @@ def _kick_fields(kick: Kick) -> dict[str, Any]:
 def whose(event: Event) -> str:
     """The guest of a request of the host."""
     return f"{event.fields['image']['guest']} {event.fields['pid']}"
-
-
-def _require_same_boot(recorded: Recorded, host: Recorded) -> None:
-    if recorded.boot and host.boot and recorded.boot != host.boot:
-        raise WptraceError(f"{recorded.path} is not of the same machine and boot as {host.path}")
 
 
 def known(offset: Offset, count: int) -> str:
@@ -487,18 +318,6 @@ def _bounds(bound: Bound) -> dict[str, int]:
     return {"at_ns": bound.at, "least_ns": bound.least, "most_ns": bound.most}
 
 
-def _are_words(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
-
-
-def formats(host: Recorded) -> Iterable[str]:
-    images = host.filters.get("images")
-    for image in images if isinstance(images, list) else ():
-        if isinstance(image, dict) and image.get("format") != "raw":
-            recorded = f"{image.get('path')} is of format {image.get('format')}"
-            yield f"{recorded}: its offsets are not those of the guest's disk"
-
-
 def image_of(event: Event) -> str:
     """The image of a request whose place is the same on the guest's disk; empty for others."""
     image = event.fields.get("image")
@@ -516,32 +335,6 @@ def disk_of(event: Event, source: object) -> str:
     if fields["clock"]["seen_ns"] < fields["clock"]["handed_ns"]:
         raise WptraceError(f"{source} is damaged: a request was seen before it was handed over")
     return str(fields["maj_min"])
-
-
-def _images(host: Recorded) -> dict[str, list[Event]]:
-    found: dict[str, list[Event]] = defaultdict(list)
-    for event in host.events:
-        image = image_of(event)
-        if image:
-            found[image].append(event)
-    return found
-
-
-def _asked(guest: Recorded) -> dict[str, tuple[str, list[Event]]]:
-    """By number of the disk: its name, the shortest one, and its requests."""
-    found: dict[str, tuple[str, list[Event]]] = {}
-    for event in guest.events:
-        disk = disk_of(event, guest.path)
-        if disk:
-            name, events = found.get(disk, (event.group.label("dev"), []))
-            events.append(event)
-            found[disk] = min(name, event.group.label("dev"), key=len), events
-    if not found:
-        raise WptraceError(
-            f"{guest.path} has no request of a disk",
-            hint="wptrace io -d vda --each --capture GUEST writes it, in the guest",
-        )
-    return found
 
 
 def direction(fields: Mapping[str, Any]) -> str | None:
@@ -568,33 +361,6 @@ def as_served(event: Event) -> Served:
         return Served(FLUSH, 0, 0, end - event.total_ns, end)
     length = fields["bytes"] if event.group.kind is REQUEST else fields["length"]
     return Served(op, fields["image"]["offset"], length, end - event.total_ns, end)
-
-
-def _matched(
-    asked: Mapping[str, tuple[str, list[Event]]], images: Mapping[str, Sequence[Event]], named: Mapping[str, str]
-) -> Iterable[tuple[str, str, list[Event]]]:
-    """Match each disk to the unused image with the most requests in common."""
-    found: dict[str, str] = {}
-    names = {name for name, _ in asked.values()}
-    for name, image in named.items():
-        if name not in names:
-            raise WptraceError(f"the guest has no disk {name}: it has {', '.join(sorted(names))}")
-        if image not in images:
-            raise WptraceError(f"the host has no image {image}: it has {', '.join(sorted(images))}")
-        found[name] = image
-    served = {image: [as_served(one) for one in events] for image, events in images.items()}
-    alike = sorted(
-        (
-            (guests.likeness(map(as_asked, events), served[image]), name, image)
-            for name, events in asked.values()
-            for image in images
-        ),
-        reverse=True,
-    )
-    for count, name, image in alike:
-        if count and name not in found and image not in found.values():
-            found[name] = image
-    return [(name, found.get(name, ""), events) for name, events in asked.values()]
 
 
 def _host_fields(event: Event, how: str) -> dict[str, Any]:

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which image a disk of a guest is, live and of recordings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from wptrace.flows.io.join.following import Following
+from wptrace.flows.io.kinds import OPERATION
+from wptrace.model.report import Event
+
+AHEAD = 10**12
+
+
+def asked(disk: int, number: int) -> Event:
+    at = 10_000 * (number + 1)
+    clock = {"handed_ns": at, "seen_ns": at + 1000}
+    fields = {"maj_min": f"254:{16 * disk}", "clock": clock, "rwbs": "R", "sector": number * 8, "bytes": 4096}
+    return Event(OPERATION.group(f"vd{'ab'[disk]}", "read"), at + 1000, 1000, {"device": 1000}, {**fields, "error": 0})
+
+
+def served(image: str, number: int) -> Event:
+    end = AHEAD + 10_000 * (number + 1) + 800
+    place = {"path": image, "format": "raw", "offset": number * 4096, "guest": "web"}
+    fields = {"image": place, "clock": {"end_ns": end}, "length": 4096, "pid": 7, "tid": 8, "comm": "qemu"}
+    return Event(OPERATION.group("sda", "read"), end, 600, {"device": 600}, fields)
+
+
+def follow(live: bool, alike: Iterable[tuple[int, str, int]]) -> Following:
+    """For each disk and image, how many places they have in common and with nobody else."""
+    found = Following("guest", {}, live)
+    first = 0
+    for disk, image, count in alike:
+        for number in range(first, first + count):
+            found.ask(asked(disk, number))
+            found.serve(served(image, number))
+        first += count
+    return found
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_at_the_end_each_disk_has_the_best_image_that_is_left(live: bool) -> None:
+    found = follow(live, [(0, "one", 10), (0, "two", 8), (1, "one", 9), (1, "two", 7)])
+    events = found.settle(last=True)
+    assert found.disks == [("vda", "one"), ("vdb", "two")]
+    assert len(events) == 17
+    report = found.summary(1, 1)
+    assert report.book.lost_total == 17
+
+
+def test_a_disk_waits_until_no_other_image_is_half_as_likely() -> None:
+    likely = [(0, "one", 10), (0, "two", 5), (1, "two", 11)]
+    found = follow(True, likely)
+    assert not found.settle()
+    # The second disk takes its image, so the first one has no other.
+    assert found.disks == [("vda", "one"), ("vdb", "two")]
+    found = follow(True, [(0, "one", 10), (0, "two", 5)])
+    found.settle()
+    assert found.disks == [("vda", "")]
+    found = follow(True, [(0, "one", 11), (0, "two", 5)])
+    found.settle()
+    assert found.disks == [("vda", "one")]
+
+
+def test_an_image_is_of_one_disk() -> None:
+    found = follow(False, [(0, "one", 10), (1, "one", 20)])
+    found.settle(last=True)
+    assert found.disks == [("vda", ""), ("vdb", "one")]
