@@ -250,6 +250,20 @@ class Flow:
         return self._running.obj
 
 
+class DeviceFlow(Flow):
+    """A flow whose devices can change while it runs."""
+
+    _devices: Devices
+
+    @property
+    def devices(self) -> Devices:
+        return self._devices
+
+    def watch(self, wanted: Sequence[str]) -> None:
+        self._devices.aim(self._obj, wanted)
+        self.read_cells()
+
+
 def overhead(programs: Iterable[Statistics], map_bytes: int, records: int) -> Overhead:
     """Return the cost of a flow so far: of its programs as the kernel counted it, and of this process."""
     ran = list(programs)

@@ -10,7 +10,7 @@ from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader
 from wptrace.engine.cells import Changes
 from wptrace.engine.devices import LABELS, Devices, by_operation
-from wptrace.engine.flow import Flow
+from wptrace.engine.flow import DeviceFlow
 from wptrace.engine.hooks import BOTH, START, Field, probe
 from wptrace.engine.resolver import load
 from wptrace.engine.tracepoints import argument
@@ -52,7 +52,7 @@ REQUEST = Kind(
 )
 
 
-class SizeFlow(Flow):
+class SizeFlow(DeviceFlow):
     name = "size"
     object = "size"
     view = "sizes"
@@ -103,14 +103,6 @@ class SizeFlow(Flow):
     def _prepare(self, obj: BpfObject) -> None:
         self.configure(obj)
         self._devices.place(obj, by_operation(obj), permitted=self._memory)
-
-    @property
-    def devices(self) -> Devices:
-        return self._devices
-
-    def watch(self, wanted: Sequence[str]) -> None:
-        self._devices.aim(self._obj, wanted)
-        self.read_cells()
 
     def snapshot(self) -> Snapshot:
         loaded = self._running

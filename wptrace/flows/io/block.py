@@ -18,7 +18,7 @@ from wptrace.capture.records import Raw
 from wptrace.engine import filters
 from wptrace.engine.devices import LABELS, DeviceCells, Devices, by_operation
 from wptrace.engine.filters import Filter, task
-from wptrace.engine.flow import NEVER_NS, FlightRecorder, Flow
+from wptrace.engine.flow import NEVER_NS, DeviceFlow, FlightRecorder
 from wptrace.engine.hooks import BOTH, END, START, Field, Hook, Way, probe
 from wptrace.engine.recorder_size import RecorderSize
 from wptrace.engine.resolver import Loaded, load
@@ -140,7 +140,7 @@ def _notes_of_maker(process: int) -> list[str]:
     return [*task.notes(process), note]
 
 
-class BlockFlow(Flow):
+class BlockFlow(DeviceFlow):
     name = "io"
     level = "block"
     object = "io_block"
@@ -246,16 +246,8 @@ class BlockFlow(Flow):
         return lines + self._devices.shortage
 
     @property
-    def devices(self) -> Devices:
-        return self._devices
-
-    @property
     def needed_hooks(self) -> tuple[Hook, ...]:
         return self._hooks()
-
-    def watch(self, wanted: Sequence[str]) -> None:
-        self._devices.aim(self._running.obj, wanted)
-        self.read_cells()
 
     def _kind(self, disk: str) -> str:
         return _OWN if disk in self._devices.stateful else _STAMPS

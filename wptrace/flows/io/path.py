@@ -23,7 +23,7 @@ from wptrace.engine.devices import Devices
 from wptrace.engine.filters import Filter
 from wptrace.engine.filters.file import DIR, FILE
 from wptrace.engine.filters.task import PID
-from wptrace.engine.flow import FlightRecorder, Flow
+from wptrace.engine.flow import DeviceFlow, FlightRecorder
 from wptrace.engine.hooks import Field, Hook, Way
 from wptrace.engine.recorder_size import RecorderSize
 from wptrace.engine.resolver import Loaded, load
@@ -61,7 +61,7 @@ _LAST_MOMENT_S = 0.1
 _SETTLES_NS = 1_000_000_000
 
 
-class PathFlow(Flow):
+class PathFlow(DeviceFlow):
     name = "io"
     level = "path"
     object = "io_path"
@@ -213,20 +213,11 @@ class PathFlow(Flow):
             return []
         return [one for one in self._devices.extents if one.name in self._devices.names]
 
-    # --- Other devices, other filters -------------------------------------------------------------------------------
-
-    @property
-    def devices(self) -> Devices:
-        return self._devices
+    # --- Other filters ----------------------------------------------------------------------------------------------
 
     @property
     def needed_hooks(self) -> tuple[Hook, ...]:
         return self._hooks()
-
-    def watch(self, wanted: Sequence[str]) -> None:
-        self._options = self._options._replace(devices=tuple(wanted))
-        self._devices.aim(self._obj, wanted)
-        self.read_cells()
 
     def retarget(self, wanted: Filter) -> None:
         """Change the filter without a restart. Objects in flight keep the earlier decision."""
