@@ -17,13 +17,13 @@ from wptrace.agent.condition import PRESSURE
 from wptrace.agent.config import Config
 from wptrace.agent.control import Control
 from wptrace.agent.dumps import Daily, Room
-from wptrace.agent.endpoint import Endpoint, listen
+from wptrace.agent.endpoint import listen
 from wptrace.agent.history import History
 from wptrace.agent.notify import Notify
 from wptrace.agent.on_trigger import Ledger, Runs
 from wptrace.agent.otlp import Exporter
 from wptrace.agent.process import Own
-from wptrace.agent.scrape import Scraped
+from wptrace.agent.scrape import Service
 from wptrace.agent.state import Status, Watchdog, words
 from wptrace.agent.trigger import HAND, Actions, PressureWatch, Trigger, Watch
 from wptrace.engine.children import Children
@@ -145,9 +145,7 @@ class Agent:
             lambda: self._runs.loaded,
         )
         self._send(now)
-        self._scraped = Scraped(session.traces, False, self._own)
-        self._listeners = self._scraped.listeners()
-        self._endpoint: Endpoint | None = None
+        self._service = Service(session, self._own)
         self._be_scraped(listening)
         self._control: Control | None = None
         try:
@@ -159,11 +157,10 @@ class Agent:
 
     @property
     def words(self) -> str:
-        metrics = f"http://{self._endpoint.address}/metrics" if self._endpoint is not None else ""
         settings = self._config.otlp
         targets = settings["collector"].targets.values() if settings is not None else ()
         sent = " and ".join(str(target.endpoint) for target in targets)
-        return words(self._session.traces, metrics, sent, self._runs.running)
+        return words(self._session.traces, self._service.url, sent, self._runs.running)
 
     @property
     def _triggers(self) -> tuple[list[list[Trigger]], list[Trigger]]:
@@ -261,26 +258,11 @@ class Agent:
     def _be_scraped(self, listening: socket | None) -> None:
         wanted = self._config.prometheus
         if wanted is None:
-            self._stop_being_scraped()
+            self._service.close()
             return
-        self._scraped.show(wanted["stages"], wanted["owners"], wanted["top"])
-        if self._endpoint is not None and listening is not None:
-            self._endpoint.move(listening)
-        elif listening is not None:
-            self._endpoint = Endpoint(listening, self._scraped.ask)
-            self._first.subscribe(self._endpoint)
-            self._session.reader.attend(self._endpoint.fd, self._endpoint.serve)
-            for trace, listener in zip(self._session.traces, self._listeners):
-                trace.subscribe(listener)
-
-    def _stop_being_scraped(self) -> None:
-        endpoint, self._endpoint = self._endpoint, None
-        if endpoint is not None:
-            self._session.reader.leave(endpoint.fd)
-            self._first.unsubscribe(endpoint)
-            for trace, listener in zip(self._session.traces, self._listeners):
-                trace.unsubscribe(listener)
-            endpoint.close()
+        self._service.scraped.show(wanted["stages"], wanted["owners"], wanted["top"])
+        if listening is not None:
+            self._service.open(listening)
 
     def close(self) -> None:
         self._runs.close()
@@ -289,8 +271,7 @@ class Agent:
             self._exporter.close()
         for history in self._histories:
             history.close()
-        if self._endpoint is not None:
-            self._endpoint.close()
+        self._service.close()
         if self._control is not None:
             self._control.close()
         self._pressure.close()

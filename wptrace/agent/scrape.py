@@ -81,16 +81,46 @@ class Listener:
         pass
 
 
+class Service:
+    """Serves scrapers of a session, at an address that may change."""
+
+    def __init__(self, session: Session, own: Own) -> None:
+        self._session = session
+        self.scraped = Scraped(session.traces, False, own)
+        self._listeners = self.scraped.listeners()
+        self._endpoint: Endpoint | None = None
+
+    @property
+    def url(self) -> str:
+        """Where the metrics are; empty if nobody can ask for them."""
+        return f"http://{self._endpoint.address}/metrics" if self._endpoint is not None else ""
+
+    def open(self, listening: socket) -> None:
+        if self._endpoint is not None:
+            self._endpoint.move(listening)
+            return
+        self._endpoint = Endpoint(listening, self.scraped.ask)
+        self._session.traces[0].subscribe(self._endpoint)
+        self._session.reader.attend(self._endpoint.fd, self._endpoint.serve)
+        for trace, listener in zip(self._session.traces, self._listeners):
+            trace.subscribe(listener)
+
+    def close(self) -> None:
+        endpoint, self._endpoint = self._endpoint, None
+        if endpoint is not None:
+            self._session.reader.leave(endpoint.fd)
+            self._session.traces[0].unsubscribe(endpoint)
+            for trace, listener in zip(self._session.traces, self._listeners):
+                trace.unsubscribe(listener)
+            endpoint.close()
+
+
 def serving(listening: socket) -> Callable[[Session], Callable[[], None]]:
     """Serve scrapers until the end of a run."""
 
     def serve(session: Session) -> Callable[[], None]:
-        scraped = Scraped(session.traces, False, Own())
-        endpoint = Endpoint(listening, scraped.ask)
-        session.traces[0].subscribe(endpoint)
-        session.reader.attend(endpoint.fd, endpoint.serve)
-        for trace, listener in zip(session.traces, scraped.listeners()):
-            trace.subscribe(listener)
-        return endpoint.close
+        service = Service(session, Own())
+        service.open(listening)
+        return service.close
 
     return serve
