@@ -516,19 +516,14 @@ static __always_inline void send(struct request *rq, bool trusted, struct ended 
 static __always_inline void keep(struct request *rq, bool trusted, struct ended *ended)
 {
 	struct block_record *record;
-	__u32 place, number;
+	__u32 number;
 
 	note_slow(ended->queue + ended->device, ended->now);
-	if (!claim_place_of_recorder(&place, &number)) {
-		COUNT(loss[BLOCK_CAUSE_UNRECORDED]);
-		return;
-	}
-	record = bpf_map_lookup_elem(&recorded, &place);
+	record = claim_record(&recorded, &number, &loss[BLOCK_CAUSE_UNRECORDED]);
 	if (!record)
 		return;
 	fill(record, rq, trusted, ended);
-	barrier();
-	record->number = number;
+	publish_record(&record->number, number);
 }
 
 static __always_inline void count(struct block_cell *cell, __u32 bytes, int error)

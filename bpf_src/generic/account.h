@@ -274,14 +274,10 @@ static __always_inline void record_object(struct object *object, __u32 row, __u6
 {
 	struct life *life = &object->life;
 	struct recorded_object *record;
-	__u32 place, number;
+	__u32 number;
 
 	note_slow(total, now);
-	if (!claim_place_of_recorder(&place, &number)) {
-		COUNT(loss[GENERIC_CAUSE_UNRECORDED]);
-		return;
-	}
-	record = bpf_map_lookup_elem(&recorded, &place);
+	record = claim_record(&recorded, &number, &loss[GENERIC_CAUSE_UNRECORDED]);
 	if (!record)
 		return;
 	record->end_ns = now;
@@ -299,8 +295,7 @@ static __always_inline void record_object(struct object *object, __u32 row, __u6
 	record->failed = HAS(FAILED) && ARG(failed);
 	__builtin_memcpy(record->comm, life->comm, sizeof(record->comm));
 	EACH_STAGE(RECORD_SPENT)
-	barrier();
-	record->number = number;
+	publish_record(&record->number, number);
 }
 
 #endif

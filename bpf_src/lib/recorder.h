@@ -43,21 +43,30 @@ struct recorder_head recorder_heads[RECORDER_HEADS] SEC(".bss.recorder");
 		__type(value, struct type_); \
 	} name SEC(".maps")
 
-/* The place of the next record, and the number that makes it whole. False where an interrupt came in between. */
-static __always_inline bool claim_place_of_recorder(__u32 *place, __u32 *number)
+/* The next record of this CPU, and the number that publishes it. NULL, and counted, if an interrupt came in between. */
+static __always_inline void *claim_record(void *map, __u32 *number, __u64 *unrecorded)
 {
-	__u32 cpu = bpf_get_smp_processor_id();
+	__u32 cpu = bpf_get_smp_processor_id(), place;
 	struct recorder_head *head;
 	__u64 next;
 
 	asm volatile("%0 &= %1" : "+w"(cpu) : "i"(RECORDER_HEADS - 1));
 	head = &recorder_heads[cpu];
 	next = *(volatile __u64 *)&head->number;
-	if (!take_place(&head->number, next, next + 1))
-		return false;
-	*place = head->first + ((__u32)next & head->mask);
+	if (!take_place(&head->number, next, next + 1)) {
+		COUNT(*unrecorded);
+		return NULL;
+	}
+	place = head->first + ((__u32)next & head->mask);
 	*number = next + 1;
-	return true;
+	return bpf_map_lookup_elem(map, &place);
+}
+
+/* The last store to a record, into its own number. */
+static __always_inline void publish_record(__u32 *place, __u32 number)
+{
+	barrier();
+	*place = number;
 }
 
 static __always_inline void note_slow(__u64 total, __u64 now)

@@ -76,7 +76,7 @@ __noinline int recorder_operation(__u32 place, __u32 kind, __s64 result)
 	total = minus(op->end_ns, op->start_ns);
 	note_slow(total, op->end_ns);
 	tid = op->interface == INTERFACE_CALL ? note_recorded_task(op->end_ns) : op->tid;
-	record = claim_recorded(&number);
+	record = claim_record(&recorded, &number, &loss[PATH_CAUSE_UNRECORDED]);
 	if (!record)
 		return 0;
 	coarse = total >= COARSE_FROM;
@@ -101,7 +101,7 @@ __noinline int recorder_operation(__u32 place, __u32 kind, __s64 result)
 	record->flags = op->readahead;
 	record->kind = recorded_kind_of(kind & ((1 << RECORDED_KIND_BITS) - 1), op->interface, coarse);
 	record->op = op->op_kind;
-	publish_recorded(record, number);
+	publish_record(&record->number, number);
 	return 0;
 }
 
@@ -134,7 +134,7 @@ static __always_inline void recorder_both(struct op_state *op, struct done *done
 		return;
 	}
 	note_slow(end - op->start_ns, end);
-	record = claim_recorded(&number);
+	record = claim_record(&recorded, &number, &loss[PATH_CAUSE_UNRECORDED]);
 	if (!record)
 		return;
 	record->end_ns = end;
@@ -168,7 +168,7 @@ static __always_inline void recorder_both(struct op_state *op, struct done *done
 	record->flags = done->flags >> RECORDED_FLAGS_SHIFT;
 	record->kind = recorded_kind_of(RECORDED_KIND_BOTH, op->interface, false);
 	record->op = op->op_kind;
-	publish_recorded(record, number);
+	publish_record(&record->number, number);
 	note_recorded_file(inode_number, dev, file, end);
 }
 

@@ -157,23 +157,6 @@ static __always_inline void note_recorded_file(__u64 inode, __u32 dev, struct fi
 
 /* --- Records ------------------------------------------------------------------------------------------------------ */
 
-static __always_inline struct recorded *claim_recorded(__u32 *number)
-{
-	__u32 place;
-
-	if (!claim_place_of_recorder(&place, number)) {
-		COUNT(loss[PATH_CAUSE_UNRECORDED]);
-		return NULL;
-	}
-	return bpf_map_lookup_elem(&recorded, &place);
-}
-
-static __always_inline void publish_recorded(struct recorded *record, __u32 number)
-{
-	barrier();
-	record->number = number;
-}
-
 #define COARSE_FROM 0xfff00000ULL /* the clocks of two CPUs may differ */
 
 static __always_inline __u8 recorded_kind_of(enum recorded_kind kind, enum interface interface, bool coarse)
@@ -201,7 +184,7 @@ static __noinline int recorder_request(struct bio_state *state)
 
 	if (!state)
 		return 0;
-	record = claim_recorded(&number);
+	record = claim_record(&recorded, &number, &loss[PATH_CAUSE_UNRECORDED]);
 	if (!record)
 		return 0;
 	times = &state->done.times;
@@ -229,7 +212,7 @@ static __noinline int recorder_request(struct bio_state *state)
 	record->kind = recorded_kind_of(RECORDED_KIND_REQUEST, INTERFACE_CALL, coarse);
 	record->op = state->op_kind;
 	record->flags = state->done.flags >> RECORDED_FLAGS_SHIFT;
-	publish_recorded(record, number);
+	publish_record(&record->number, number);
 	return 0;
 }
 
