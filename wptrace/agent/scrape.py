@@ -24,9 +24,9 @@ _SPARED = 20
 class Scraped:
     """Reads a snapshot of each trace on demand, and takes at most a twentieth of a CPU."""
 
-    def __init__(self, traces: Sequence[Trace], stage_histograms: bool, own: Own) -> None:
+    def __init__(self, traces: Sequence[Trace], own: Own) -> None:
         self._traces, self._own = traces, own
-        self._metrics = Metrics(sources(traces), stage_histograms)
+        self._metrics = Metrics(sources(traces))
         self._made: dict[str, tuple[float, Answer]] = {}
         """By content type: the time until which the answer is valid."""
         self._by = ""
@@ -86,7 +86,7 @@ class Service:
 
     def __init__(self, session: Session, own: Own) -> None:
         self._session = session
-        self.scraped = Scraped(session.traces, False, own)
+        self.scraped = Scraped(session.traces, own)
         self._listeners = self.scraped.listeners()
         self._endpoint: Endpoint | None = None
 

@@ -66,7 +66,6 @@ def attempt(
     program: str,
     prepare: Callable[[BpfObject], None] | None = None,
     without_maps: Collection[str] = (),
-    attach: bool = True,
 ) -> Trial:
     """Loads the one program of the object `name` and attaches it; everything is gone again on return."""
     with open_here(name) as obj:
@@ -83,8 +82,7 @@ def attempt(
         except WptraceError as error:
             return Trial(program, section, False, reason("refused at load", error))
         try:
-            if attach:
-                obj.progs[program].attach()
+            obj.progs[program].attach()
         except WptraceError as error:
             return Trial(program, section, False, reason("loads, but cannot be attached", error))
         return Trial(program, section, True, "")

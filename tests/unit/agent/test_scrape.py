@@ -23,7 +23,7 @@ COUNT = "wptrace_fake_duration_seconds_count"
 @pytest.fixture
 def scraped(session: Session, monkeypatch: pytest.MonkeyPatch) -> Scraped:
     monkeypatch.setattr(Fake, "missing", {}, raising=False)
-    return Scraped(session.traces, False, Own())
+    return Scraped(session.traces, Own())
 
 
 def count(text: str) -> float:

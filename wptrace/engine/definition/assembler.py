@@ -15,7 +15,7 @@ SIZE = _FORMAT.size
 
 R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, FP = range(11)
 _LOADS = {1: 0x71, 2: 0x69, 4: 0x61, 8: 0x79}
-_STORES = {1: 0x73, 2: 0x6B, 4: 0x63, 8: 0x7B}
+_STORE = 0x7B
 _STORE_NUMBER, _ATOMIC_ADD = 0x7A, 0xDB
 WIDE, CALL, EXIT, _SWAP = 0x18, 0x85, 0x95, 0xDC
 # With an immediate number; with a register the bit REGISTER is set as well.
@@ -102,8 +102,8 @@ class Code:
     def load(self, to: int, address: int, offset: int, size: int = 8) -> None:
         self._add(_LOADS[size], to, address, offset)
 
-    def store(self, address: int, offset: int, source: int, size: int = 8) -> None:
-        self._add(_STORES[size], address, source, offset)
+    def store(self, address: int, offset: int, source: int) -> None:
+        self._add(_STORE, address, source, offset)
 
     def store_number(self, address: int, offset: int, number: int) -> None:
         self._add(_STORE_NUMBER, address, 0, offset, number)

@@ -28,11 +28,10 @@ if TYPE_CHECKING:
 
 # The kernel's value.
 _NO_SECTOR = (1 << 64) - 1
-OBJECT = "io_path"
 _CHAIN = "cpus."
-# What has another name in stories.
 # By number (include/linux/interrupt.h), the same on all supported kernels.
 _SOFTIRQS = ("HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU")
+# Other names in stories.
 _IN_STORIES = {"irq_delay": "irq_off"}
 # The second name is that of earlier captures.
 _INTERFERENCE = ("interference", "noise")
