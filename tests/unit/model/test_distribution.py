@@ -168,6 +168,17 @@ def test_cells_that_saw_nothing_are_ignored() -> None:
     assert cell.buckets[0] == 0
 
 
+@given(samples, samples, st.booleans())
+def test_counts_of_few_buckets_are_added_like_all_others(first: list[int], then: list[int], squares: bool) -> None:
+    cell = of(then)
+    filled = {slot: count for slot, count in enumerate(cell.buckets) if count}
+    sumsq = cell.sumsq if squares else None
+    dense, sparse = of(first), of(first)
+    dense.add_counts(cell.buckets, cell.count, cell.sum, cell.min, cell.max, sumsq)
+    sparse.add_slots(filled, cell.sum, cell.min, cell.max, sumsq)
+    assert state(sparse) == state(dense)
+
+
 def test_a_cell_of_another_size_is_refused() -> None:
     with pytest.raises(ValueError, match="320"):
         Distribution().add_counts([1], 1, 1, 1, 1, 1)
