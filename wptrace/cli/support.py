@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -82,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
         file.discard()
     print(f"wrote {path}: {', '.join(found)}")
     for name, why in absent.items():
-        print(f"without {name}: {why}")
+        print(f"without {name}: {why}", file=sys.stderr)
     print(f"look at it before you send it: tar -xzOf {path} | less")
     return 0
 
@@ -111,7 +112,12 @@ def _parts(tables: dict[str, Any] | None, names: bool) -> Iterator[Part]:
     if tables is None:
         return
     yield "config.json", lambda: encoded(tables if names else support.without_names(tables))
-    for folder in _histories(tables):
+    try:
+        folders = _histories(tables)
+    except OSError as error:
+        yield "history", partial(_unlisted, str(error.strerror))
+        return
+    for folder in folders:
         yield f"history-{folder.name}.json", partial(_summary, folder, names)
 
 
@@ -123,10 +129,12 @@ def _histories(tables: Mapping[str, Any]) -> list[Path]:
     if not isinstance(history, dict):
         return []
     folder = Path(str(history.get("dir", HISTORY.keys[0].default)))
-    try:
-        return sorted(one for one in folder.iterdir() if one.is_dir() and not one.is_symlink())[:_MOST_FLOWS]
-    except OSError:
-        return []
+    return sorted(one for one in folder.iterdir() if one.is_dir() and not one.is_symlink())[:_MOST_FLOWS]
+
+
+def _unlisted(why: str) -> str:
+    # Its path may be a name.
+    raise WptraceError(f"the folder of the agent's history cannot be listed: {why[:1].lower()}{why[1:]}")
 
 
 def _summary(folder: Path, names: bool) -> str:

@@ -11,7 +11,7 @@ import struct
 import subprocess
 import tarfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import pytest
 
@@ -140,9 +140,36 @@ def test_what_is_not_there_is_named(tmp_path: Path, obj: BpfObject, capsys: pyte
     path.write_text(f'[history]\ndir = "{tmp_path}/history"\n')
     found = bundle(tmp_path / "bundle.tar.gz", "-c", str(path))
     assert set(found) == {"README", "versions.json", "doctor.json", "doctor.txt", "config.json"}
-    shown = capsys.readouterr().out
+    shown = capsys.readouterr().err
     for text in (shown, found["README"]):
         assert all(f"history-{name}.json" in text for name in ("damaged", "none", "large"))
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (None, "no such file or directory"),
+        (Path.touch, "not a directory"),
+        (lambda path: path.symlink_to(path), "too many levels of symbolic links"),
+    ],
+)
+def test_a_history_that_cannot_be_listed_is_missing_aloud(
+    made: Callable[[Path], None] | None, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if made is not None:
+        made(tmp_path / NAME)
+    path = tmp_path / "agent.toml"
+    path.write_text(f'[history]\ndir = "{tmp_path / NAME}"\n')
+    found = bundle(tmp_path / "bundle.tar.gz", "-c", str(path))
+    assert set(found) == {"README", "versions.json", "doctor.json", "doctor.txt", "config.json"}
+    captured = capsys.readouterr()
+    assert f"without history: the folder of the agent's history cannot be listed: {why}\n" in captured.err
+    assert "without" not in captured.out
+    assert (
+        f"history                  is not here: the folder of the agent's history cannot be listed: {why}"
+        in found["README"]
+    )
+    assert NAME not in found["README"]
 
 
 def test_the_kernel_is_named_by_its_build(tmp_path: Path) -> None:
