@@ -110,6 +110,10 @@ class Changes:
         self._fd = -1
         self._poll = select.poll()
 
+    def __del__(self) -> None:
+        # A flow that is never started, as one of a configuration that is read again, is not closed.
+        self.close()
+
 
 def _mount(line: str) -> Mount:
     # The source may be empty, so the blanks count. Optional fields end with a dash.

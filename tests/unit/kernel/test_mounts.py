@@ -23,6 +23,15 @@ def proc(tmp_path: Path) -> Procfs:
     return Procfs(tmp_path / "proc")
 
 
+def test_changes_that_nobody_asks_for_any_more_hold_no_descriptor() -> None:
+    changes = mounts.Changes()
+    fd = changes._fd
+    assert os.fstat(fd)
+    del changes
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+
+
 # --- mountinfo ------------------------------------------------------------------------------------------------
 
 
