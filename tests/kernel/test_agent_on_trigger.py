@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import urllib.request
@@ -40,12 +42,12 @@ def config(disk: Disk, folder: Path, for_: str, more: str = "") -> str:
     return agent + TABLES.format(dev=disk.name, for_=for_) + more
 
 
-def loaded(status: str) -> dict[str, float]:
+def loaded(status: str, command: str = "io") -> dict[str, float]:
     """The metrics of what triggers load."""
     (address,) = re.findall(r"metrics at http://(\S+?)/metrics", status)
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE) as answer:
         text = answer.read().decode()
-    found = re.findall(r'^wptrace_on_trigger_(\w+)\{command="io"(?:,cause="(\w+)")?\} (.+)$', text, re.M)
+    found = re.findall(rf'^wptrace_on_trigger_(\w+)\{{command="{command}"(?:,cause="(\w+)")?\}} (.+)$', text, re.M)
     return {cause or name: float(value) for name, cause, value in found}
 
 
@@ -132,6 +134,84 @@ def test_a_kill_leaves_nothing_that_traces(disk: Disk, tmp_path: Path) -> None:
     # What it saw until then can be read.
     (dump,) = tmp_path.glob("wptrace-*.wpt")
     assert wptrace("replay", str(dump), "--json").returncode == 0
+
+
+@pytest.mark.one_kernel
+def test_a_run_that_somebody_kills_is_counted_and_paid(disk: Disk, tmp_path: Path) -> None:
+    with running(tmp_path, config(disk, tmp_path, "1h")) as agent:
+        status = agent.ready
+        pull(agent, "other")
+        heard_until(agent, "has loaded [on_trigger.io]")
+        before = loaded(status)
+        assert (before["loaded"], before["failed"], before["cpu_seconds_total"]) == (1, 0, 0)
+        (child,) = processes(agent)
+        used = Path("/proc", child, "stat").read_text().rpartition(")")[2].split()
+        used_s = (int(used[11]) + int(used[12])) / os.sysconf("SC_CLK_TCK")
+        os.kill(int(child), signal.SIGKILL)
+        heard = heard_until(agent, "[on_trigger.io] of trigger other is in ")
+        assert heard.rstrip().endswith("; it ended early: it was killed (SIGKILL)")
+        after = loaded(status)
+        assert (after["loaded"], after["runs_total"], after["failed"]) == (0, 1, 1)
+        assert after["cpu_seconds_total"] >= used_s > 0
+        # The budget has it: nothing is loaded before it is paid.
+        owed = agent.reload(config(disk, tmp_path, "1h").replace('budget = "100%"', 'budget = "0.001%"'))
+        assert "[agent] changed" in owed
+        os.kill(agent.process.pid, 0)
+        seen = total(fio(disk.path, rw="randread", number_ios=20))
+        assert scrape(owed, disk, seen) == seen
+        agent.stop()
+    (dump,) = tmp_path.glob("wptrace-*.wpt")
+    assert wptrace("replay", str(dump), "--json").returncode == 0
+
+
+@pytest.mark.one_kernel
+def test_the_folder_limits_the_file_of_a_run(disk: Disk, tmp_path: Path) -> None:
+    """It ends early, and what it saw until then can be read."""
+    small = config(disk, tmp_path, "1h").replace("[agent]", '[agent]\ndaily = "1M"', 1)
+    with running(tmp_path, small) as agent:
+        pull(agent, "other")
+        heard_until(agent, "has loaded [on_trigger.io]")
+        (dump,) = tmp_path.glob("wptrace-*.wpt")
+        seen = 0
+        while dump.stat().st_size < 1 << 20:
+            seen += total(fio(disk.path, rw="randread", number_ios=5000))
+        heard = heard_until(agent, "[on_trigger.io] of trigger other is in ")
+        assert "; it ended early: its file has reached the limit of the folder (keep, daily)" in heard
+        status = agent.ready
+        assert loaded(status)["failed"] == 0
+        assert scrape(status, disk, seen) == seen
+        pull(agent, "other")
+        assert "enough was dumped in the last 24 hours (daily)" in heard_until(agent, "does not load")
+        assert loaded(status)["daily"] == 1
+        agent.stop()
+    assert dump.stat().st_size >= 1 << 20
+    lines = [json.loads(line) for line in wptrace("replay", str(dump), "--json").stdout.splitlines()]
+    assert lines[-1]["kind"] == "summary"
+    assert 0 < count(lines[-1], op="read", dev=disk.name) <= seen
+
+
+@pytest.mark.one_kernel
+def test_a_trigger_loads_two_tables_at_once(disk: Disk, tmp_path: Path) -> None:
+    """Each has a file and metrics of its own, and both see the same reads."""
+    size = f'[on_trigger.size]\ndev = "{disk.name}"\nfor = "8s"\ntriggers = ["other"]\n'
+    with running(tmp_path, config(disk, tmp_path, "8s", size)) as agent:
+        status = agent.ready
+        pull(agent, "other")
+        heard = heard_until(agent, "has loaded ")
+        heard += heard_until(agent, "has loaded ")
+        assert len(processes(agent)) == 2
+        seen = total(fio(disk.path, rw="randread", number_ios=100))
+        for command in ("io", "size"):
+            found = loaded(status, command)
+            assert (found["loaded"], found["runs_total"], found["failed"]) == (1, 1, 0)
+        heard += heard_until(agent, " is in ")
+        heard += heard_until(agent, " is in ")
+        assert scrape(status, disk, seen) == seen
+        agent.stop()
+    for command in ("io", "size"):
+        (path,) = re.findall(rf"\[on_trigger\.{command}\] of trigger other is in ([^;\s]+)", heard)
+        lines = [json.loads(line) for line in wptrace("replay", path, "--json").stdout.splitlines()]
+        assert lines[-1]["requests"]["finished"] == seen == 100
 
 
 @pytest.mark.one_kernel

@@ -287,13 +287,17 @@ class Runs:
         slot.run = None
         complaint, code = run.close(), run.process.returncode
         self._actions.writing.discard(run.path)
-        if code and not run.has_begun:
+        if code:
             slot.left_out[FAILED] += 1
+            # What was killed has said no reason, but maybe notes.
+            killed = f"it was killed ({_name(-code)})" if code < 0 else ""
+            complaint = killed or complaint or f"it ended with {code}"
+        if code and not run.has_begun:
             with suppress(OSError):
                 run.path.unlink()
-            self._say(f"{run.what} of trigger {run.trigger} failed: {run.why or complaint or f'it ended with {code}'}")
+            self._say(f"{run.what} of trigger {run.trigger} failed: {run.why or complaint}")
         else:
-            why = run.why or (complaint or f"it ended with {code}" if code else "")
+            why = run.why or (complaint if code else "")
             more = [f"it ended early: {why}"] if why else []
             more += [run.verdict] if run.verdict else []
             self._say("; ".join([f"{run.what} of trigger {run.trigger} is in {run.path}", *more]))
@@ -325,6 +329,14 @@ class Runs:
                 run.read()
                 time.sleep(0.01)
             self._ended(slot, run, time.monotonic(), page=False)
+
+
+def _name(number: int) -> str:
+    """Of a signal."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _size(path: Path) -> int:
