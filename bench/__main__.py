@@ -7,6 +7,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from bench import instructions, owners, record, table
@@ -64,6 +65,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sub.add_argument("--owners", type=int, default=owners.OWNERS, help=f"in all (default: {owners.OWNERS})")
     sub.add_argument("--busy", type=float, default=0.0, help="the share of the others that is busy (default: 0)")
     sub.set_defaults(run=_owners)
+
+    sub = commands.add_parser("fleet", help="a fleet in ClickHouse and DuckDB, by contrib; needs chdb and duckdb")
+    sub.add_argument("cells", type=Path, help="of wptrace io --level block --export json=FILE")
+    sub.add_argument("--parquet", type=Path, help="of the same with --each --export parquet=FILE")
+    sub.add_argument("--hosts", type=int, default=200)
+    sub.add_argument("--seconds", type=int, default=3600)
+    sub.set_defaults(run=_fleet)
 
     sub = commands.add_parser("loss", help="what is lost at which rate, on the running kernel")
     sub.add_argument("--rate", type=int, action="append", default=[], help="a second; repeatable")
@@ -165,6 +173,15 @@ def _scrape(options: argparse.Namespace) -> int:
 
 def _owners(options: argparse.Namespace) -> int:
     print(owners.line(owners.run(options.owners, options.busy)))
+    return 0
+
+
+def _fleet(options: argparse.Namespace) -> int:
+    from bench import fleet
+
+    fleet.clickhouse(options.cells.resolve(), options.hosts, options.seconds)
+    if options.parquet is not None:
+        fleet.parquet(options.parquet.resolve(), options.hosts)
     return 0
 
 
