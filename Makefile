@@ -88,7 +88,7 @@ python_files := wptrace tests vmlinux bench packaging setup.py
 
 # --- Targets ----------------------------------------------------------------------------------------------------------
 
-.PHONY: test-all all help objects binding clean vmlinux format lint setup test-unit test-objects test bench demo pictures fields completions dist deb rpm release-check test-packages install uninstall FORCE
+.PHONY: test-all soak all help objects binding clean vmlinux format lint setup test-unit test-objects test bench demo pictures fields completions dist deb rpm release-check test-packages install uninstall FORCE
 
 all: objects binding completions ## the BPF objects, the binding to libbpf and completions (default)
 
@@ -153,6 +153,10 @@ test-all: setup ## the same, every test on every kernel, and packages in clean r
 	$(Q)tests/setup.sh npm
 	$(Q)$(MAKE) all test-objects
 	$(Q)$(tool) tests.run --all
+
+soak: setup ## what weeks bring to wptrace agent, in half an hour; needs root
+	$(Q)$(MAKE) all
+	$(Q)WPTRACE_TESTS_ALL=1 WPTRACE_TESTS_SOAK=1 $(tool) pytest -q -s -p no:cacheprovider tests/kernel/test_agent_soak.py
 
 test-packages: setup ## build each package, and use it in clean roots, by debootstrap
 	$(Q)tests/setup.sh packages
