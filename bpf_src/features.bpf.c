@@ -5,10 +5,7 @@
  */
 #include "lib/wptrace.h"
 
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 4096);
-} ring SEC(".maps");
+RING(ring);
 
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);

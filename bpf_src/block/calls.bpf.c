@@ -22,12 +22,7 @@ struct call_counts {
 	__u64 counts[CALL_ABOUTS];
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct call_counts);
-} counted SEC(".maps");
+EACH_CPU(counted, struct call_counts, 1);
 
 static __always_inline enum call_about about(struct pt_regs *regs, __u64 number)
 {

@@ -67,17 +67,9 @@ struct block_record {
 
 const struct block_record *export_block_record __attribute__((unused));
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, BLOCK_OPS);
-	__type(key, __u32);
-	__type(value, struct block_cell);
-} cells SEC(".maps");
+EACH_CPU(cells, struct block_cell, BLOCK_OPS);
 
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 4096);
-} records SEC(".maps");
+RING(records);
 
 RECORDER_MAP(recorded, block_record);
 
@@ -154,12 +146,7 @@ struct turns {
 	__u64 untimed;
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct turns);
-} turns SEC(".maps");
+EACH_CPU(turns, struct turns, 1);
 
 static __always_inline bool is_turn(__u64 *left, const __u32 *one_in)
 {

@@ -41,12 +41,7 @@ struct size_cell {
 
 const struct size_place *export_size_place __attribute__((unused));
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, BLOCK_OPS);
-	__type(key, __u32);
-	__type(value, struct size_cell);
-} cells SEC(".maps");
+EACH_CPU(cells, struct size_cell, BLOCK_OPS);
 
 /*
  * Where the last request of a device and operation ended, and 1; 0: there was none. CPUs share it, as the device has one

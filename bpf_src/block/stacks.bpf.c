@@ -73,12 +73,7 @@ struct totals {
 	__u64 finished;
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct totals);
-} totals SEC(".maps");
+EACH_CPU(totals, struct totals, 1);
 
 /* A process is reported when it is first seen, so that its memory maps can be read while it lives. */
 struct process_record {
@@ -95,10 +90,7 @@ struct {
 	__type(value, __u8);
 } processes SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 4096);
-} records SEC(".maps");
+RING(records);
 
 /* A shorter I/O is counted, but not charged to its stack. */
 __u64 min_ns;

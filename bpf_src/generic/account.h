@@ -191,10 +191,7 @@ struct generic_record {
 
 const struct generic_record *export_generic_record __attribute__((unused));
 
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 4096);
-} records SEC(".maps");
+RING(records);
 
 static __noinline int emit_record(struct object *object, __u64 now, __u64 total, __u32 outcome, __u32 failed)
 {

@@ -78,12 +78,7 @@ struct {
 } cells SEC(".maps");
 
 /* A cell is larger than the stack. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct iopf_cell);
-} blank SEC(".maps");
+EACH_CPU(blank, struct iopf_cell, 1);
 
 /* Only for kprobes: the report of a thread, until the kernel has accepted or refused it. */
 struct {

@@ -74,12 +74,7 @@ struct irqoff_cell {
 	struct hist irqoff;
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct irqoff_cell);
-} cells SEC(".maps");
+EACH_CPU(cells, struct irqoff_cell, 1);
 
 /* A finished period whose stolen time the kernel may not have counted yet. */
 struct irqoff_pending {
@@ -88,12 +83,7 @@ struct irqoff_pending {
 	struct irqoff_record record;
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct irqoff_pending);
-} pending SEC(".maps");
+EACH_CPU(pending, struct irqoff_pending, 1);
 
 /* By CPU: since when it ticks; 0: it does not. The reader writes it. */
 struct {
@@ -111,16 +101,10 @@ struct {
 	__type(value, __u64);
 } moves SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 4096);
-} records SEC(".maps");
+RING(records);
 
 /* An NMI does not wait for the lock of a ring, it fails; so it has one that no tick ever holds. */
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 4096);
-} samples SEC(".maps");
+RING(samples);
 
 const volatile __u64 min_ns = 10000000;
 const volatile __u64 period_ns = 1000000;

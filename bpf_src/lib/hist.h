@@ -75,6 +75,15 @@ static __always_inline __u64 hist_index(__u64 value)
 /* A copy without any known relation to its source, so that the verifier does not know its bounds. */
 #define UNCONNECTED(value) asm volatile("%0 ^= 0" : "+r"(value))
 
+/* Of two CPUs that set an extreme at once, one may win with the lesser one. */
+static __always_inline void hist_extremes(struct hist *hist, __u64 value)
+{
+	if (~value > hist->low)
+		hist->low = ~value;
+	if (value > hist->max)
+		hist->max = value;
+}
+
 /* Without the squares, which the reader estimates from the buckets. Only for memory that no other CPU writes. */
 static __always_inline void hist_add_plain(struct hist *hist, __u64 value)
 {
@@ -82,10 +91,7 @@ static __always_inline void hist_add_plain(struct hist *hist, __u64 value)
 
 	UNCONNECTED(value);
 	index = hist_index(value);
-	if (~value > hist->low)
-		hist->low = ~value;
-	if (value > hist->max)
-		hist->max = value;
+	hist_extremes(hist, value);
 	hist->sum += value;
 	if (index < HIST_SLOTS)
 		hist->slots[index]++;
@@ -97,26 +103,20 @@ static __always_inline void hist_add_plain(struct hist *hist, __u64 value)
  */
 static __always_inline void hist_count(struct hist *hist, __u64 value, __u64 index)
 {
-	if (~value > hist->low)
-		hist->low = ~value;
-	if (value > hist->max)
-		hist->max = value;
+	hist_extremes(hist, value);
 	hist->sum += value;
 	if (index < HIST_SLOTS)
 		__sync_fetch_and_add(&hist->slots[index], 1);
 }
 
-/* For memory that all CPUs write. Of two that set an extreme at once, one may win with the lesser one. */
+/* For memory that all CPUs write. */
 static __always_inline void hist_add_shared(struct hist *hist, __u64 value)
 {
 	__u64 index;
 
 	UNCONNECTED(value);
 	index = hist_index(value);
-	if (~value > hist->low)
-		hist->low = ~value;
-	if (value > hist->max)
-		hist->max = value;
+	hist_extremes(hist, value);
 	COUNT_MORE(hist->sum, value);
 	if (index < HIST_SLOTS)
 		COUNT(hist->slots[index]);
@@ -160,10 +160,7 @@ longer:
 	if (index >= HIST_SLOTS)
 		return;
 known:
-	if (~value > hist->low)
-		hist->low = ~value;
-	if (value > hist->max)
-		hist->max = value;
+	hist_extremes(hist, value);
 	hist->sum += value;
 	slot = place_in(cell, hist->slots, index * sizeof(*slot));
 	if (counted)

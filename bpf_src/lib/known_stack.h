@@ -37,12 +37,7 @@ struct known_set {
 	__u32 misses;
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, KNOWN_SETS);
-	__type(key, __u32);
-	__type(value, struct known_set);
-} known_stacks SEC(".maps");
+EACH_CPU(known_stacks, struct known_set, KNOWN_SETS);
 
 struct learning {
 	__u64 arguments;
@@ -53,12 +48,7 @@ struct learning {
 	__u32 found;
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct learning);
-} learning SEC(".maps");
+EACH_CPU(learning, struct learning, 1);
 
 __u64 mistaken_stacks;
 

@@ -8,12 +8,15 @@
 /* perf_event_max_stack by default, which the kernel lets no map exceed. */
 #define STACK_DEPTH 127
 
-struct {
-	__uint(type, BPF_MAP_TYPE_STACK_TRACE);
-	__uint(max_entries, 1);
-	__uint(key_size, sizeof(__u32));
-	__uint(value_size, STACK_DEPTH * sizeof(__u64));
-} stacks SEC(".maps");
+#define STACKS(name) \
+	struct { \
+		__uint(type, BPF_MAP_TYPE_STACK_TRACE); \
+		__uint(max_entries, 1); \
+		__uint(key_size, sizeof(__u32)); \
+		__uint(value_size, STACK_DEPTH * sizeof(__u64)); \
+	} name SEC(".maps")
+
+STACKS(stacks);
 
 /*
  * Stacks are stored by their hash, and never removed. One whose place is occupied gets a second chance without
@@ -21,12 +24,7 @@ struct {
  */
 CONSTANT(SECOND_CHANCE, 1 << 30);
 
-struct {
-	__uint(type, BPF_MAP_TYPE_STACK_TRACE);
-	__uint(max_entries, 1);
-	__uint(key_size, sizeof(__u32));
-	__uint(value_size, STACK_DEPTH * sizeof(__u64));
-} more_stacks SEC(".maps");
+STACKS(more_stacks);
 
 /*
  * Below 0: there is none, or no room for it. The place in the program from which this is called is left out (of the

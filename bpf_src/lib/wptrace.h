@@ -46,6 +46,22 @@
 #define COUNT_MORE(counter, more) ((void)__sync_fetch_and_add(&(counter), more))
 #define COUNT(counter) COUNT_MORE(counter, 1)
 
+/* A ring of records. Python sets its size. */
+#define RING(name) \
+	struct { \
+		__uint(type, BPF_MAP_TYPE_RINGBUF); \
+		__uint(max_entries, 4096); \
+	} name SEC(".maps")
+
+/* An array of each CPU. Python may set another length. */
+#define EACH_CPU(name, type_, length) \
+	struct { \
+		__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY); \
+		__uint(max_entries, length); \
+		__type(key, __u32); \
+		__type(value, type_); \
+	} name SEC(".maps")
+
 /* An offset into an array in an object, by one addition: the rest is in loads and stores. */
 #define place_in(object, array, bytes) \
 	({ \

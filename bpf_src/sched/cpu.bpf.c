@@ -68,12 +68,7 @@ struct {
 } rows SEC(".maps");
 
 /* Counts without a row. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct cpu_cell);
-} others SEC(".maps");
+EACH_CPU(others, struct cpu_cell, 1);
 
 /* What a new row holds; it would be too large for the stack. */
 struct cpu_cell fresh;
@@ -99,12 +94,7 @@ struct book {
 	__u64 finished;
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct book);
-} books SEC(".maps");
+EACH_CPU(books, struct book, 1);
 
 /* One wait that was long enough to be shown. */
 struct cpu_record {
@@ -118,10 +108,7 @@ struct cpu_record {
 
 const struct cpu_record *export_cpu_record __attribute__((unused));
 
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 4096);
-} records SEC(".maps");
+RING(records);
 
 /* The last task on each CPU, kept only if waits are shown: the record of a wait names who ran meanwhile. */
 #define RUNS 2048

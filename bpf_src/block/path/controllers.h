@@ -15,12 +15,8 @@ struct held_cell {
 	struct hist stages[CONTROLLERS];
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct held_cell);
-} held_op_cells SEC(".maps"), held_request_cells SEC(".maps");
+CELLS(held_op_cells, held_cell);
+CELLS(held_request_cells, held_cell);
 
 struct held {
 	__u64 since; /* when the operation began or the bio was queued; otherwise stale, from earlier use of the slot */

@@ -32,10 +32,7 @@ struct {
 	__type(value, struct signal_count);
 } signal_counts SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 4096);
-} signals SEC(".maps");
+RING(signals);
 
 __u16 signal_read, signal_write; /* numbers of the system calls */
 

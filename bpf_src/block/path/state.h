@@ -307,20 +307,11 @@ static __always_inline struct submitter *submitter_at(__u32 place)
 
 bool holding; /* a cgroup's limit has held a bio */
 
-#define CELLS(name, type_) \
-	struct { \
-		__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY); \
-		__uint(max_entries, 1); \
-		__type(key, __u32); \
-		__type(value, struct type_); \
-	} name SEC(".maps")
+#define CELLS(name, type_) EACH_CPU(name, struct type_, 1)
 
 CELLS(op_counters, op_counts);
 
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 4096);
-} records SEC(".maps");
+RING(records);
 
 /*
  * Many stages are empty: they are not counted, and the reader infers them. Inline, and only for values
