@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 LEVEL = 0.05
-"""Of all pairs of recordings of one steady load, so many have a finding at most."""
+"""The share of pairs of recordings of one steady load that may have a finding."""
 FEWEST = 30
-"""Of fewer objects nothing is said."""
+"""Fewer objects give no result."""
 STRETCHES = 4
-"""With fewer it is not known how figures vary from one to the next."""
+"""Fewer stretches do not show how figures vary from one to the next."""
 
 
 class Noise(NamedTuple):
@@ -33,7 +33,7 @@ class Odds(NamedTuple):
 
 
 NEVER = Odds(math.inf, 1.0)
-"""Nothing can be said."""
+"""The result if nothing is known."""
 
 
 def of_ratio(tops: Sequence[int], bottoms: Sequence[int], single: float) -> Noise:
@@ -45,7 +45,7 @@ def of_ratio(tops: Sequence[int], bottoms: Sequence[int], single: float) -> Nois
     mean = sum(tops) / whole
     spread = sum((top - mean * bottom) ** 2 for top, bottom in zip(tops, bottoms))
     between = many / (many - 1) * spread / whole**2
-    # Stretches that happen to be alike do not make it more certain than its objects are.
+    # Stretches that are alike by chance do not make a figure more certain than its objects do.
     return Noise(max(between, single), many - 1)
 
 
@@ -67,8 +67,7 @@ def of_levels(tops: Sequence[int], bottoms: Sequence[int], single: float) -> tup
 
 
 def either(one: Odds, other: Odds) -> Odds:
-    """Two looks at the same: the one that shows more, which costs half of what it shows, unless the other one agrees
-    (Simes)."""
+    """Combine two tests of the same change by the method of Simes: twice the smaller p-value, or the larger one."""
     return Odds(one.error, min(2 * min(one.p, other.p), max(one.p, other.p)))
 
 
@@ -80,7 +79,7 @@ def of_parts(found: Sequence[float]) -> Noise:
 
 
 def odds(difference: float, one: Noise, other: Noise) -> Odds:
-    """By Welch's t-test."""
+    """Test by Welch's t-test."""
     variance = one.variance + other.variance
     if not difference:
         return Odds(math.sqrt(variance), 1.0)
@@ -92,7 +91,7 @@ def odds(difference: float, one: Noise, other: Noise) -> Odds:
 
 
 def two_sided(distance: float, freedom: float) -> float:
-    """How often Student's t is as far from 0 as this."""
+    """The two-sided p-value of Student's t."""
     if freedom > _MANY:
         return math.erfc(abs(distance) / math.sqrt(2))
     return incomplete_beta(freedom / (freedom + distance * distance), freedom / 2, 0.5)

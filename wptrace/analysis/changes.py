@@ -25,12 +25,12 @@ from wptrace.model.distribution import index
 from wptrace.model.kind import Kind
 
 BUCKET = 0.0625
-"""By so much a percentile may be wrong as values of a bucket are not told apart."""
+"""The relative error of a percentile, from the width of a bucket."""
 LEAST = {"mean": 0.01, "p99": BUCKET, "rate": 0.03}
-"""A smaller change of a figure is no finding, however sure it is; of a stage:"""
+"""A smaller change of a figure is no finding, even if it is significant; for a stage:"""
 LEAST_OF_STAGE, LEAST_OF_WHOLE = 0.03, 0.001
 _P99_FEWEST = 500
-"""Of fewer nobody knows the hundredth part."""
+"""Fewer objects have no usable p99."""
 
 
 class Figure(NamedTuple):
@@ -38,7 +38,7 @@ class Figure(NamedTuple):
     b: float
     odds: Odds
     real: bool = False
-    """It is no chance."""
+    """Whether the change is significant."""
 
     @property
     def change(self) -> float:
@@ -86,11 +86,11 @@ def between(a: Measured, b: Measured) -> tuple[list[Change], int]:
         if OWNED_BY in a.labels:
             at = a.labels.index(OWNED_BY)
             names = [{key[at] for key in side.classes.get(op, {})} for side in (a, b)]
-            # Of one owner all that is said of all.
+            # A single owner has the figures of the total.
             if len(names[0] | names[1]) > 1:
                 owners += sorted(names[0] & names[1])
         for owner in owners:
-            # Those of all owners together have a kind of their own.
+            # The total of all owners is a kind of its own.
             if not owner and a.kind.ranked and OWNED_BY in a.labels:
                 continue
             sides = [_subject(side, op, owner) for side in (a, b)]
@@ -192,7 +192,7 @@ def _beyond(sums: Sequence[Sums], stretches: Sequence[Sequence[tuple[int, Sums]]
     for whole, side in zip(sums, stretches):
         share = beyond(whole) / whole.count
         shares.append(share)
-        # One that nothing is beyond may have had luck.
+        # If nothing is beyond it, that may be chance.
         likely = max(share * (1 - share), 1 / whole.count)
         found = [one for _, one in side]
         noise.append(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conditions on a difference, such as `read.p99 > +20%`, for machines that have to decide."""
+"""Conditions on a difference, such as `read.p99 > +20%`, for scripts and CI."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Condition(NamedTuple):
 class Outcome(NamedTuple):
     condition: Condition
     figure: Figure | None
-    """None where it cannot be answered."""
+    """None if the condition cannot be checked."""
     beyond: bool = False
     """The figure is beyond the bound."""
     chance: bool = False
     """The change may be chance."""
     why: str = ""
-    """Why it cannot be answered."""
+    """Why the condition cannot be checked."""
 
     @property
     def holds(self) -> bool:
@@ -90,7 +90,7 @@ def judge(condition: Condition, difference: Difference) -> Outcome:
     except LookupError as error:
         return Outcome(condition, None, why=str(error.args[0]))
     if condition.value is not None:
-        # Of what is there in B, whatever there was before.
+        # A figure of B alone.
         found, bound = figure.b, condition.value
     elif condition.relative is not None:
         found, bound = figure.change / figure.a, condition.relative
@@ -108,7 +108,7 @@ def _figure(condition: Condition, difference: Difference) -> Figure:
     if words[0] in kinds and len(words) > 1:
         kind = words.pop(0)
         every = [one for one in every if one.kind.name == kind]
-    # What has no operations has a kind alone.
+    # A kind without operations has an empty name there.
     op = words.pop(0) if len(words) > 1 else ""
     found = next((one for one in every if one.op == op), None)
     if found is None:

@@ -18,7 +18,7 @@ from wptrace.model.report import BYTES, Report, Start, of_one_row
 BETWEEN_LEVELS_NS = 1000.0
 """Programs of two levels run at a point for different times, so that stages differ without a change of the machine."""
 NOT_BY_OWNER = "not by owner"
-"""One has no rows by owner, which is said of all of them at once."""
+"""One recording has no rows by owner: a single note says so."""
 
 
 class Side(NamedTuple):
@@ -32,7 +32,7 @@ class Side(NamedTuple):
     """By the name of the kind."""
     notes: tuple[str, ...] = ()
     damaged: int = 0
-    """So many frames of the capture could not be read."""
+    """The number of frames of the capture that could not be read."""
     mixed: Mapping[str, str] = {}
     """Stages that lost time to others, to which it was counted."""
 
@@ -46,7 +46,7 @@ class Pair(NamedTuple):
     b: Mapping[str, Distribution] | None
     bytes: tuple[int, int]
     unseen: str = ""
-    """Which one could not have seen it; else it is new, or gone."""
+    """The recording that could not have seen it; if empty, the row is new or gone."""
 
 
 class Difference(NamedTuple):
@@ -58,9 +58,9 @@ class Difference(NamedTuple):
     joined: Mapping[str, str]
     """Stages that only one of both observes, and in which their time is there."""
     tested: int
-    """So many figures were compared,"""
+    """The number of compared figures,"""
     few: int
-    """and so many rows not, as there are too few objects."""
+    """and of rows with too few objects to compare."""
     span: Mapping[str, Measured] = {}
     """Of two stretches of one recording, all between the begin of the first and the end of the last."""
 
@@ -100,7 +100,7 @@ def difference(a: Side, b: Side, within: Mapping[str, str]) -> Difference:
 
 
 def _between_points_of_both(a: Side, b: Side) -> tuple[Side, Side, list[Narrowing]]:
-    """Both with kinds that begin and end at points that both see, where that is possible."""
+    """Return both with kinds between points that both see, where possible."""
     found = []
     for kind in a.start.kinds:
         other = next((one for one in b.start.kinds if one.name == kind.name), None)

@@ -45,7 +45,7 @@ Stages = dict[str, Sums]
 
 
 class Stretch(NamedTuple):
-    """Everything between two moments of the monotonic clock."""
+    """All counts between two times of the monotonic clock."""
 
     start_ns: int
     end_ns: int
@@ -100,7 +100,7 @@ def _added_up(cells: Mapping[Group, Mapping[str, Distribution]]) -> dict[Key, St
 
 
 def _grown(now: dict[Key, Stages], before: dict[Key, Stages]) -> dict[Key, Stages]:
-    """Without what nothing happened in."""
+    """The difference, without groups that did not change."""
     found: dict[Key, Stages] = {}
     for key, stages in now.items():
         earlier = before.get(key, {})

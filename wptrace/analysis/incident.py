@@ -23,7 +23,7 @@ from wptrace.model.report import Beginning, Event, Incident, UnderWay
 
 BEFORE, DEVICE, OUTSIDE = "before", "device", "outside"
 MOST = 1 << 20
-"""Of so many events it is known when they were where; the older half of them gives way to others."""
+"""The most events whose times are kept; the older half is dropped when there are more."""
 UNUSUAL = 4
 """A beginning is looked for if an event took this many times as long as usual."""
 _SHORTEST_NS, _NEVER = 1_000, 1 << 64
@@ -41,7 +41,7 @@ class _Alike(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Of an event: from when on, and how long."""
+    """The start and length of an event."""
 
     at: int
     begin_ns: int
@@ -63,7 +63,7 @@ class _Columns(NamedTuple):
     end: array[int]
     bytes: array[int]
     outside: array[int]
-    """How long it had no request under way; of what is a request itself -1."""
+    """How long it had no request in flight; -1 for a request."""
 
 
 _WIDE = len(_Columns._fields)
@@ -76,13 +76,13 @@ class Incidents:
         """Name the kinds that somebody waits for, and the stages of requests."""
         self._waited_for, self._on_device, self._most = waited_for, on_device, most
         self._slowest: tuple[Event, Span | None] | None = None
-        # Where it is in the columns; it may have given way.
+        # Its index in the columns; it may have been dropped.
         self._own = -1
         self._left = 0
         self._names: list[_Alike] = []
         self._numbers: dict[_Alike, int] = {}
         self._rows = array("q")
-        """Of each event what `_Columns` has."""
+        """The values of `_Columns` for each event."""
 
     def add(self, event: Event, span: Span | None, asked: bool = True) -> None:
         """`asked`: it may be the slowest one."""
@@ -144,7 +144,7 @@ class _Look(NamedTuple):
     columns: _Columns
     names: Sequence[_Alike]
     own: int
-    """Where it is in the columns, if it still is."""
+    """Its index in the columns, unless it was dropped."""
     event: Event
     span: Span | None
     apart: int

@@ -41,7 +41,7 @@ class Load(NamedTuple):
 
 
 def of(report: Report) -> list[Load]:
-    """By name; none where devices are added up."""
+    """By name; empty if devices are added up."""
     if not any(group.kind is LOAD for group in report.counters):
         return []
     depth: Counter[Any] = Counter()
@@ -63,7 +63,7 @@ def of(report: Report) -> list[Load]:
 
 
 def busy(report: Report, names: Collection[str] | None = None) -> list[Load]:
-    """Those of these devices that had anything to do."""
+    """Those of these devices that had activity."""
     return [
         one
         for one in of(report)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who did it most: causes of something bad by how much time each took."""
+"""Causes of delays, by the time that each took."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 Key = tuple[str, ...]
 
-# A cause that comes when this many are known shares one place with all later ones.
+# Once this many causes are known, all new ones share one entry.
 _KNOWN = 10_000
 OTHERS: Key = ()
 
 
 class Offender(NamedTuple):
     key: Key
-    """OTHERS for all those that found no place of their own."""
+    """OTHERS for causes without an entry."""
     cases: int
     sum: int
     max: int

@@ -19,7 +19,7 @@ from wptrace.model.report import BYTES
 WAIT_NS = 10_000
 """Shorter waits are in no figure (NEIGHBOUR_WAIT_NS of bpf_src/block/path/neighbours.h)."""
 HELD = 1 << 20
-"""So many begins and ends wait for others that may come before them: those of 350,000 requests or more."""
+"""The most begins and ends that wait for earlier ones: those of 350,000 requests or more."""
 _MOST_OWNERS = 1 << 16
 _MOST_PAIRS = 1 << 18
 
@@ -27,7 +27,7 @@ _MOST_PAIRS = 1 << 18
 _BITS = 20
 _PLACE = (1 << _BITS) - 1
 _SHIFT = _BITS + 2
-# What happens at a moment: someone begins or ceases to wait, or to have the device.
+# Events of the sweep: a request begins or stops waiting, and gets or leaves the device.
 _WAITS, _WAITED, _HAS, _HAD = range(4)
 
 
@@ -186,7 +186,7 @@ class Overlap:
             self._swept = moments[-1] >> _SHIFT
 
     def _add_pair(self, pair: tuple[int, int], ns: int) -> None:
-        """For the first time."""
+        """Add a pair that is not known yet, within the limit."""
         if len(self._pairs) >= _MOST_PAIRS:
             dev, others = self._at[pair[0]][0].name, Owner(OTHERS)
             pair = (pair[0], self._places[dev, others] if (dev, others) in self._places else self._place(dev, others))

@@ -23,7 +23,7 @@ EITHER = "either"
 _LEAST_PART, _ERRORS, _SURE = 0.02, 2.0, 3.5
 # A stage that really changed is the same work being slower, if the mix has no larger share of its change.
 _MIX = 0.3
-# Who, what or where had such a share of it is named.
+# An owner, size or device with this share is named.
 _MOST = 0.5
 _MOST_OF_OWNERS, _WAITED = 0.66, 0.4
 _DEEPER = 1.5
@@ -139,13 +139,13 @@ def _owners(measured: Measured, op: str) -> Counter[str]:
 
 
 class Blame(NamedTuple):
-    """Whom and what the largest change leads to."""
+    """The owner, device and wait behind the largest change."""
 
     change: Change
     part: ChangePart
     device: str
     owner: str
-    """Who has most of the time that it costs; empty where it is spread, or nobody knows."""
+    """The owner with most of the additional time; empty if it is spread over several, or not known."""
     new: Sequence[str]
     """Who is new on the device."""
     wait: str
@@ -299,7 +299,7 @@ def since(levels: Sequence[_Level], before: float, after: float) -> int | None:
         near = abs(first - math.log(before)) < abs(first - math.log(after))
         if near and (second - first) / wanted >= _STEP and (best is None or one + other < best[0]):
             best = one + other, at
-    # Two levels have to be a better story than one.
+    # Two levels have to fit better than one.
     if best is None or best[0] > _STEP * fit(levels)[1]:
         return None
     return levels[best[1] - 1].end_ns

@@ -161,7 +161,7 @@ class _Node:
             return
         label, of_a, of_b = self.labels[level], _by(a, level), _by(b, level)
         if not of_a.keys() & of_b.keys():
-            # Nothing says how quick those of one would have been in the other.
+            # The times of one class in the other recording are not known.
             self.unlike.add(label)
             self.descend(level + 1, a, b, share, shares)
             return
@@ -172,7 +172,7 @@ class _Node:
             had, has = _count(mine_a.values()), _count(mine_b.values())
             was, is_ = (had << _SHARE) // many_a, (has << _SHARE) // many_b
             there = [_means(found.values(), self.columns) for found in (mine_a, mine_b) if found]
-            # Of one that is new nobody knows how quick it would have been before: as quick as it is.
+            # A class that is new has no earlier times: its own are taken.
             times = [sum(column) // len(there) for column in zip(*there)]
             gained = (is_ - was) * share >> _SHARE
             self.put(label, times, gained)
@@ -242,7 +242,7 @@ def apportioned(parts: Sequence[int], whole: int) -> list[int]:
         return []
     rounded = [(part + _ONE // 2) // _ONE for part in parts]
     missing = whole - sum(rounded)
-    # Those that were rounded the most the wrong way make up for it.
+    # The remainder goes to the parts with the largest rounding error.
     step = 1 if missing > 0 else -1
     order = sorted(range(len(parts)), key=lambda at: step * (rounded[at] * _ONE - parts[at]))
     many, left = divmod(abs(missing), len(parts))

@@ -17,11 +17,11 @@ from wptrace.model.kind import REQUESTS, TOTAL, UNATTRIBUTED, Group, Kind, Stage
 from wptrace.model.report import Finding, Report, Verdict, everywhere
 
 PLACE_SHARE = 0.5
-"""A device, or where else it is, with so much of the time is named."""
+"""A device, or another place, with this share of the time is named."""
 TAIL = 5.0
 """The 99th percentile is at least so many times the median,"""
 TAIL_COUNT = 200
-"""among so many."""
+"""with at least this many samples."""
 INSIDE_SHARE = 0.1
 """Interference that takes at least this share of the time is reported."""
 LOST_SHARE, SAMPLE_SHARE = 0.0001, 0.01
@@ -40,7 +40,7 @@ class _Facts(NamedTuple):
 
 
 class Case(_Facts):
-    """All that rules look at."""
+    """The input of rules."""
 
     @cached_property
     def cells(self) -> dict[Group, Stages]:
@@ -138,13 +138,13 @@ def _place(case: Case, group: Group) -> tuple[Group, float]:
 
 
 def _queue_depth(case: Case) -> float:
-    """By Little's law: how many were on their way at a time."""
+    """The mean number in flight, by Little's law."""
     times = sum(stages[TOTAL].sum for group, stages in case.cells.items() if group.kind.book == REQUESTS)
     return times / case.report.duration_ns if case.report.duration_ns else 0.0
 
 
 def grew(case: Case) -> Finding | None:
-    """Which stage took longer for a while."""
+    """The stage that took longer for a while."""
     if case.main is None:
         return None
     group, stages = case.main
@@ -162,7 +162,7 @@ def grew(case: Case) -> Finding | None:
 
 
 def tail(case: Case) -> Finding | None:
-    """Which stage makes a few take so much longer than most."""
+    """The stage that makes a few take much longer than most."""
     if case.main is None:
         return None
     group, stages = case.main

@@ -20,7 +20,7 @@ SUMMARY = "trace what a configuration file says until stopped, for use with syst
 
 # Commands that it traces as, each with a function `flows`.
 COMMANDS = ("io", "size", "irqoff", "cpu", "flow")
-# Their options that say what is traced; others are about what one run shows, and when it ends.
+# Options that select what is traced; the others are about the output and the end of a single run.
 _GROUP = "what to trace"
 _BESIDE = ("by", "top", "total", "slow", "sample", "limit", "ring_size", "recorder", "definition")
 _NOT = ("duration", "help")

@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
     _require_none(ending.outcomes)
     for side in (a, b):
         if side.damaged:
-            # All that could be read was compared; the exit code says that it is not all there was.
+            # Everything readable was compared; the exit code says that frames were missing.
             raise WptraceError(f"{side.name} is damaged: some of its frames were left out")
     return 0
 
@@ -137,7 +137,7 @@ def width() -> int:
 
 
 class Against:
-    """A trace that goes on is compared with a capture, when it is over."""
+    """Compares a running trace with a capture, at its end."""
 
     def __init__(self, file: str) -> None:
         """Read the file now, so that an error in it is found before tracing starts."""

@@ -23,7 +23,7 @@ from wptrace.errors import NotPermittedError, UsageError, VerifierError, Wptrace
 
 log = logging.getLogger("wptrace")
 
-# Modules of this package that are no commands.
+# Modules of this package that are not commands.
 _OTHERS = {"main", "options", "path", "recorder"}
 
 
@@ -45,7 +45,7 @@ class Help(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence instead of a page of usage."""
+    """A parser that reports a mistake in one sentence instead of a page of usage."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(formatter_class=Help, **options)
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parted(words: list[str]) -> tuple[list[str], list[str] | None]:
-    """Our own words, and those of a command to run, which stand after the first `--`."""
+    """Split the arguments into those of wptrace and the command after the first `--`."""
     if "--" not in words:
         return words, None
     at = words.index("--")
@@ -142,7 +142,7 @@ def _name_process() -> None:
 
 
 def _ended() -> int:
-    """The exit code, after what there is to say."""
+    """Print the error and return its exit code."""
     try:
         with _interruptible():
             code = _main()
@@ -169,7 +169,7 @@ def _ended() -> int:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Ctrl-C is an exception in between, so that what was written is kept; before and after it ends the process."""
+    """Make Ctrl-C an exception while a command runs, so that output is kept; otherwise it ends the process."""
     before = signal.getsignal(signal.SIGINT)
     if before is signal.SIG_DFL:
         sys.unraisablehook = _unraisable
@@ -181,7 +181,7 @@ def _interruptible() -> Iterator[None]:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """Once: a second Ctrl-C does not wait for the first one to finish."""
+    """Raise once: a second Ctrl-C does not wait for the first one to finish."""
     signal.signal(number, signal.SIG_DFL)
     raise KeyboardInterrupt
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`wptrace mem`: a short name of definitions that come along."""
+"""`wptrace mem`: short for several shipped definitions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`wptrace net`: a short name of definitions that come along."""
+"""`wptrace net`: short for several shipped definitions."""
 
 from __future__ import annotations
 

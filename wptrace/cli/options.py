@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _LIVE_S = 1.0
 # A report without an interval of the user's has a column of time for each second.
 COLUMN_S = 1.0
-# What a person can take in; --each and --sample have no limit unless one is named.
+# As many lines as a person can read; --each and --sample have no limit by default.
 _SLOW_LIMIT = 1000
 # More digits are a mistake, and int() refuses thousands of them.
 _NUMBER = re.compile(r"[0-9]{1,18}")
@@ -180,7 +180,7 @@ class EventOptions(NamedTuple):
 
     @property
     def every(self) -> bool:
-        """Nothing is left out."""
+        """Whether no event is left out."""
         return self.slow_ns == 0 and not self.limit
 
 
@@ -244,7 +244,7 @@ def _seconds(text: str) -> float:
     try:
         return parse_duration(text, default_unit="s") / NS_PER["s"]
     except UsageError as error:
-        # What people write in this place that means something else.
+        # Words of other tools that mean something else here.
         if text in NS_PER:
             raise UsageError(f"{error.message}: write a number and its unit as one word: 5{text}") from None
         if Path(text).name in os.listdir("/sys/class/block"):  # noqa: PTH208 - names alone
@@ -289,13 +289,13 @@ def as_text(output: Output) -> TextOutput | None:
     from wptrace.outputs.fanout import FanOut
 
     shown = output.first if isinstance(output, FanOut) else output
-    # What nobody has imported yet no output is made of.
+    # A module that is not imported yet has made no output.
     text = sys.modules.get("wptrace.outputs.text.output")
     return shown if text is not None and isinstance(shown, text.TextOutput) else None
 
 
 def controls(output: Output) -> Controls | None:
-    """Keys of a live screen, where there are some."""
+    """Keys of a live screen, if there is one."""
     shown = as_text(output)
     return None if shown is None else shown.controls
 
@@ -306,7 +306,7 @@ def paced(options: argparse.Namespace, seconds: float | None, recorded: bool = F
 
 
 def require_stage(name: str | None, kinds: Iterable[Kind]) -> None:
-    """Something of this name is measured of them."""
+    """Require that one of these kinds has a stage or metric of this name."""
     from wptrace.model.kind import TOTAL, names
 
     drawn = (*names(kinds), TOTAL)
@@ -317,7 +317,7 @@ def require_stage(name: str | None, kinds: Iterable[Kind]) -> None:
 def is_live(options: argparse.Namespace, stream: TextIO) -> bool:
     """Whether a screen is drawn."""
     lines = options.json or getattr(options, "line", False) or getattr(options, "csv", False)
-    # A command that is run has the terminal.
+    # The command that is run uses the terminal.
     return not lines and stream.isatty() and not getattr(options, "workload", None)
 
 

@@ -47,7 +47,7 @@ def add_waits(which: argparse._ArgumentGroup) -> None:
 
 
 def require(options: argparse.Namespace) -> common.EventOptions:
-    """Errors in the options of the output come before anything is looked up."""
+    """Check the options of the output before anything is looked up."""
     common.interval(options)
     common.require_one_form(options)
     if options.capture is not None and (options.line or options.csv):

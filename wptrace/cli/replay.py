@@ -37,7 +37,7 @@ _VIEWS = ("stages", "turns", "faults", "periods", "sizes", "stacks", "objects")
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
-    """The file, and which part of it."""
+    """Add the file and the options that select a part of it."""
     from wptrace.capture.selection import QUESTIONS
 
     parser.add_argument("capture_file", metavar="FILE", help="what a command wrote with --capture, or a folder of such")
@@ -137,7 +137,7 @@ def _shows_events(options: argparse.Namespace, head: Head) -> bool:
 
 
 def _checked(capture: Capture) -> int:
-    """All that could be read is shown; the exit code says that it is not all there was."""
+    """Report damage by the exit code, after everything readable was shown."""
     if capture.damaged:
         left = "one frame of it was" if capture.damaged == 1 else f"{capture.damaged:,} frames of it were"
         raise WptraceError(f"{capture.head.start.file} is damaged: {left} left out")
@@ -145,7 +145,7 @@ def _checked(capture: Capture) -> int:
 
 
 def _live(capture: Capture, output: Output, shown: TextOutput, wanted: Wanted, speed: float) -> None:
-    """Ends as a live trace does: with what was seen so far, and the terminal as it was."""
+    """End as a live trace does: with a summary so far, and the terminal restored."""
     from wptrace.engine.signals import Stop
     from wptrace.tools.pace import ReplayPace
     from wptrace.tools.replay import replay
@@ -156,7 +156,7 @@ def _live(capture: Capture, output: Output, shown: TextOutput, wanted: Wanted, s
 
 
 def _speed(options: argparse.Namespace) -> float:
-    """So many times as fast as it was recorded."""
+    """The speed, as a multiple of real time."""
     if options.speed is None:
         return 1.0
     if not options.live:
@@ -328,7 +328,7 @@ def moment(text: str, head: Head, option: str, since_ns: int | None = None) -> i
 
 
 def _on_day(day: time.struct_time, clock: time.struct_time, days: int = 0) -> int:
-    """Which may have 23 or 25 hours."""
+    """A time of a day, or of one some days later, as seconds since 1970. A day may have 23 or 25 hours."""
     date = (day.tm_year, day.tm_mon, day.tm_mday + days)
     return int(time.mktime((*date, clock.tm_hour, clock.tm_min, clock.tm_sec, 0, 0, -1)))
 

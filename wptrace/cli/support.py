@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     path = common.named(usual if options.output is None else options.output, "-o")
     if path.exists():
         raise UsageError(f"{path} exists: name a file that does not")
-    # What cannot be written or read is found out before doctor takes its time.
+    # Fail before the checks of doctor, which take long, if a file cannot be read or written.
     file = ExportFile(path)
     tables = _tables(options.config)
     try:

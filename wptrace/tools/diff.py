@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`wptrace diff`: read what two recordings, or two stretches of one, are compared by."""
+"""`wptrace diff`: read the figures of two recordings, or of two stretches of one."""
 
 from __future__ import annotations
 
@@ -107,13 +107,13 @@ _RELEASE = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
 
 
 class Following:
-    """An output that gathers what a trace is compared by, while it runs."""
+    """An output that gathers the figures of a running trace for a comparison."""
 
     def __init__(self) -> None:
         self._start: Start | None = None
         self._rows = _Rows(())
         self.side: Side | None = None
-        """Once it is over."""
+        """The figures, after the end of the trace."""
 
     def start(self, start: Start) -> None:
         self._start, self._rows = start, _Rows(start.kinds)
@@ -122,10 +122,10 @@ class Following:
         """Rows have all of them."""
 
     def flush(self) -> None:
-        """There is nothing to write."""
+        """Do nothing: there is nothing to write."""
 
     def in_flight(self, found: list[InFlight], at_ns: int) -> None:
-        """They are not over."""
+        """Do nothing: they have not ended."""
 
     def interval(self, report: Report) -> None:
         self._rows.add(report)
@@ -141,7 +141,7 @@ class Following:
             self.side = Side("this trace", self._start, report, began_ns, there, mixed=_mixed(self._start))
 
     def close(self) -> None:
-        """There is no file."""
+        """Do nothing: there is no file."""
 
 
 class _Reading:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds by trying what this kernel lets each flow see, and what an administrator can do about the rest."""
+"""Find by trying which hooks of each flow work on this kernel, and what an administrator can do about the rest."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from wptrace.model.kind import names
 from wptrace.tools.watching import watch
 
 _BTF = Path("/sys/kernel/btf/vmlinux")
-# What each way of observing is for, should it be missing.
+# The purpose of each way of observing, for when it is missing.
 _FEATURES = {
     "tp_btf": "the cheapest probes of tracepoints",
     "raw_tp": "probes of tracepoints, also of modules without type information",

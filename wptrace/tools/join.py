@@ -24,12 +24,12 @@ from wptrace.model.report import Event, Output
 from wptrace.tools.singles import NONSENSE, NonsenseError, Singles
 
 _MOST = 1 << 18
-"""Of either side: they are held in memory, with some 6 kB for each that is joined."""
+"""The most events of each side: they are held in memory, some 6 kB for each joined one."""
 _MOST_HEARD = 1 << 21
 _BEYOND = 1 << 64
 _SHOWN = (OPERATION, HIT, REQUEST)
 _NUMBERS = ("pid", "tid", "inode", "length", "sector", "bytes", "requests", "readahead")
-# What is shown of the host, and what it is joined by.
+# Fields of the host that are shown, or needed to join.
 _OF_HOST = ("pid", "tid", "comm", "image", "clock", "length", "sector", "bytes")
 _COMMANDS = {
     "io": "in the guest: wptrace io --each --capture GUEST",
@@ -48,7 +48,7 @@ def read(guest: Path, host: Path, named: Mapping[str, str], others: Sequence[Pat
 
 
 def show(found: Recordings, output: Output, recorder: CaptureOutput | None, slow_ns: int | None) -> None:
-    """The recorder takes all, the output those that took so long; None: no events."""
+    """The recorder gets all events, the output those of at least `slow_ns`; none if that is None."""
     with ExitStack() as cleanup:
         every: list[Output] = [output] if recorder is None else [recorder, output]
         for one in every:
@@ -102,7 +102,7 @@ def require(head: Head, path: Path, flow: str) -> None:
 
 
 def _events(capture: Capture, path: Path, heard: kicks.Heard) -> Iterator[Event]:
-    """Of records alone: what else is in a capture of such a command is no operation."""
+    """Events of records: other items of such a capture are no operations."""
     singles = Singles(capture, capture.head)
     for item in capture.items(intervals=False):
         if not isinstance(item, Records):
@@ -140,7 +140,7 @@ def _makes_sense(event: Event) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """As programs write it: a layout may say that a number is an array."""
+    """Whether the value is one that programs write: a forged layout may declare an array."""
     if isinstance(value, dict):
         return all(map(_is_plain, value.values()))
     if isinstance(value, list):

@@ -27,15 +27,15 @@ from wptrace.model.report import Event, InFlight, Output, Report, Start
 from wptrace.tools import join
 from wptrace.tools.singles import NONSENSE, NonsenseError, Singles
 
-# Those that came are joined so often, and what a channel still held at the end is waited for no longer.
+# The interval of joins, and how long the rest of a channel is awaited at the end.
 _PACE_S = 0.25
 _LAST_S = 1.0
-# Then the host's own records are read, and signals are looked at.
+# After this long, the ring of the host and signals have their turn.
 _AT_ONCE_S = 0.1
 
 
 class LiveJoin:
-    """An output of the host's trace, which has the guest's side as well."""
+    """An output of the host's trace that also reads the guest's channel."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class LiveJoin:
         recorder: CaptureOutput | None,
         slow_ns: int | None,
     ) -> None:
-        """The recorder takes all, the output those that took so long; None: no events."""
+        """The recorder gets all events, the output those of at least `slow_ns`; none if that is None."""
         self._channel, self._output, self._recorder, self._slow_ns = channel, output, recorder, slow_ns
         self._path = Path(channel.name)
         self._guest = Arriving(self._path)
@@ -56,17 +56,17 @@ class LiveJoin:
         self._ended = False
         self._due = 0.0
         self._unread: Iterator[None] | None = None
-        """Bytes that came and were not decoded yet. Until then nothing more is read, so that no guest starves."""
+        """Bytes that are not decoded yet. Until they are, nothing more is read, so that no guest starves."""
         self._always, write = os.pipe()
         os.write(write, b"!")
         os.close(write)
         self.trouble: WptraceError | None = None
         """Why the guest's side ended before its trace did."""
 
-    # --- The guest: somebody who may ask for attention ----------------------------------------------------------------
+    # --- The guest's channel ------------------------------------------------------------------------------------------
 
     def of_other_guest(self) -> Output:
-        """For the trace of another guest of this host."""
+        """Return an output for the trace of another guest of this host."""
         return _Other(self._following)
 
     @property
@@ -74,7 +74,7 @@ class LiveJoin:
         return self._channel.fd if self._unread is None else self._always
 
     def take(self) -> bool:
-        """False where nothing more comes."""
+        """Read the channel; return False at its end."""
         if self._unread is None:
             data = self._channel.read()
             if data:
@@ -89,10 +89,10 @@ class LiveJoin:
         return self._unread is not None or not self._channel.ended
 
     def leave(self) -> None:
-        """The channel is read once more, for the summary."""
+        """Do nothing: the channel is read once more, for the summary."""
 
     def _go_on(self, until: float) -> None:
-        """Goes through what came, until that moment."""
+        """Decode bytes that arrived, until this time."""
         if self._unread is None:
             return
         with self._guarded():
@@ -108,7 +108,7 @@ class LiveJoin:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Ends the guest's side where something of it cannot be read, joined or shown."""
+        """End the guest's side if a part of it cannot be read, joined or shown."""
         try:
             yield
         except NONSENSE:
@@ -140,13 +140,13 @@ class LiveJoin:
         if not self._guest.ended and self.trouble is None:
             self.trouble = why
 
-    # --- The host: what a flow tells ----------------------------------------------------------------------------------
+    # --- The host's trace ---------------------------------------------------------------------------------------------
 
     def start(self, start: Start) -> None:
         self._host = start
         self._following.host_since_ns = time.monotonic_ns()
         self._anchors.append(_anchor())
-        # Not before: what the guest tells was traced here as well.
+        # Not before: the host has to be traced when the guest's first record arrives.
         self._channel.open()
 
     def event(self, event: Event) -> None:
@@ -156,7 +156,7 @@ class LiveJoin:
         """Do nothing: events wait for the guest's side."""
 
     def in_flight(self, found: list[InFlight], at_ns: int) -> None:
-        """Of the host alone: it is of no use here."""
+        """Do nothing: requests in flight on the host alone are not joined."""
 
     def interval(self, report: Report) -> None:
         self._settle()
@@ -182,7 +182,7 @@ class LiveJoin:
         self._settle(last=True)
         self._begin()
         found = self._following.summary(report.ts_ns, report.duration_ns)
-        # What the host's own trace has lost is missing here as well.
+        # Losses of the host's trace are missing here as well.
         for book in report.books.values():
             for cause, count in {**book.noted, **book.lost}.items():
                 found.book.note(cause._replace(description=f"on the host: {cause.description}"), count)
@@ -224,7 +224,7 @@ class LiveJoin:
             self._output.flush()
 
     def _begin(self) -> None:
-        """Once there is something to tell."""
+        """Start the outputs, once there is something to show."""
         if self._ended or self._host is None:
             return
         self._ended = True
@@ -251,34 +251,34 @@ class LiveJoin:
 
 
 class _Other:
-    """An output: what the host does for another guest."""
+    """An output for the host's requests for another guest."""
 
     def __init__(self, following: Following) -> None:
         self._following = following
 
     def start(self, start: Start) -> None:
-        """Report nothing of it alone."""
+        """Do nothing: it has no report."""
 
     def event(self, event: Event) -> None:
         self._following.others.other(whose(event), join.of_image(event))
 
     def flush(self) -> None:
-        """It waits for the guest that is followed."""
+        """Do nothing: events wait for the guest that is joined."""
 
     def in_flight(self, found: list[InFlight], at_ns: int) -> None:
-        """Of no use here."""
+        """Do nothing: they are not joined."""
 
     def interval(self, report: Report) -> None:
-        """As with the start."""
+        """Do nothing: it has no report."""
 
     def losses(self) -> Mapping[Cause, int]:
         return {}
 
     def summary(self, report: Report) -> None:
-        """As with the start."""
+        """Do nothing: it has no report."""
 
     def close(self) -> None:
-        """It has nothing of its own."""
+        """Do nothing: it has no resources."""
 
 
 def _anchor() -> Anchor:

@@ -10,9 +10,9 @@ from wptrace.bpf.ring import Reader
 from wptrace.engine.signals import Stop
 from wptrace.model.report import Controls
 
-# So long a look at the keys may be away.
+# The longest time between two checks for keys.
 _LOOK_S = 0.5
-# What took longer was a process that was stopped, or a machine that slept: nobody saw that time.
+# A longer gap means that the process was stopped or the machine suspended: that time is skipped.
 _LONGEST_S = 2.0
 
 
@@ -26,16 +26,16 @@ class ReplayPace:
         self._now_ns = 0.0
         self._last = time.monotonic()
         self.over = False
-        """Somebody wants to end."""
+        """Whether the user wants to end."""
         if controls is not None:
             stop.ending = lambda number: controls.leave()
 
     def begin(self, ts_ns: int) -> None:
-        """There it starts to run."""
+        """Start at this recorded time."""
         self._now_ns, self._last = float(ts_ns), time.monotonic()
 
     def until(self, ts_ns: int) -> bool:
-        """Waits for a moment of recorded time; False where the user wants to end."""
+        """Wait for a recorded time; return False if the user wants to end."""
         while not self._is_over():
             self._advance()
             left_s = (ts_ns - self._now_ns) / 1e9 / self._speed
@@ -56,7 +56,7 @@ class ReplayPace:
         self._last = now
 
     def _answer(self, seconds: float) -> None:
-        """Take what is asked for meanwhile."""
+        """Handle requests of the user meanwhile."""
         controls = self._controls
         if controls is not None:
             self._reader.listen(controls.fd)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`wptrace progs`: what BPF is loaded on this machine, what it costs, and whose it is."""
+"""`wptrace progs`: loaded BPF programs and maps, their cost, and their owners."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces on this machine that have a flight recorder, and the signal that asks them for a dump."""
+"""Running traces with a flight recorder, and the signal that makes them write a dump."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def agents(proc: Path = PROC) -> list[int]:
 def _expecting(proc: Path) -> Iterator[tuple[Path, list[str]]]:
     """Commands such as `python3 /usr/bin/wptrace io` that expect the signal, with their words."""
     for folder in proc.iterdir():
-        # It may end at any moment, or be somebody else's.
+        # It may end at any moment, or belong to another user.
         with suppress(OSError, ValueError):
             if not folder.name.isdigit():
                 continue
@@ -48,7 +48,7 @@ def _is_agent(words: Sequence[str]) -> bool:
 
 
 def _expects(folder: Path) -> bool:
-    """Whether it does something on the signal: others would end of it."""
+    """Whether the process handles the signal; it would end one that does not."""
     return bool(int(procfs.field(folder / "status", "SigCgt"), 16) >> (signal.SIGUSR2 - 1) & 1)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`wptrace replay`: go through a capture once, and hand an output what is wanted of it."""
+"""`wptrace replay`: read a capture once and pass the selected parts to an output."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def replay(
     over: Callable[[], bool] = lambda: False,
     pace: ReplayPace | None = None,
 ) -> None:
-    """Until somebody says that it is over; at a `pace`, or as quickly as it goes."""
+    """Replay until the end or until the user ends it; at a `pace`, or as fast as possible."""
     collect_seldom()
     try:
         _Replay(capture, output, wanted, pace).run(over)
@@ -340,7 +340,7 @@ class _Replay:
         return self._with_owners(report)
 
     def _with_neighbours(self, report: Report, replayed: ReplayedNeighbours) -> Report:
-        """Those of events instead of those that the kernel counted, with what the verdict says of them."""
+        """Replace the kernel's counts by those of events, with their findings."""
         counters, books = replayed.figures(self._window.report, report.books, self._wanted.top)
         plain = {group: counts for group, counts in report.counters.items() if group.kind not in neighbours.KINDS}
         report = report._replace(counters={**plain, **counters}, books=books)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events of a capture: what its records hold, as the command that wrote them would have shown it."""
+"""Events of a capture, decoded as the command that wrote it would show them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from wptrace.model.rows import Rows
 NONSENSE = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError)
 """Errors raised by names and numbers that no program writes."""
 
-# Rows are decoded so many at a time.
+# The number of rows that are decoded together.
 _AT_ONCE = 2048
 
 _Decoder = Callable[[Records], Iterator[Sequence[Event]]]

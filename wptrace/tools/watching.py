@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often the points of the shipped definitions are passed here, which types alone do not show."""
+"""How often the points of the shipped definitions are hit here, which types alone do not show."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wptrace.model.diagnosis import Seen
 
 
 def watch(seconds: float) -> list[Seen]:
-    """At each point a program that does nothing, whose runs the kernel counts; points of several flows share one."""
+    """Attach an empty program at each point and read its run count; flows with the same point share one."""
     with ExitStack() as cleanup:
         cleanup.enter_context(run_statistics())
         shared: dict[tuple[str, str], Generated | None] = {}
@@ -46,7 +46,7 @@ def _counts(point: Point, program: Generated | None, earlier: int) -> tuple[str,
 
 
 def _attached(point: Point, shared: dict[tuple[str, str], Generated | None], cleanup: ExitStack) -> Generated | None:
-    """By the first way that the kernel takes."""
+    """Attach by the first way that the kernel accepts."""
     for one in point.attachments:
         place = one.way, one.target
         if place not in shared:
