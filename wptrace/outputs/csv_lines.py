@@ -19,7 +19,7 @@ from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text.words import is_nobody, printable
 
 _FORMULAS = ("=", "+", "-", "@")
-# The place of the time of day.
+# The column of the time of day.
 _TIME = 1
 _KNOWN = 1024
 
@@ -27,7 +27,7 @@ _KNOWN = 1024
 class CsvLines(lines.LineOutput):
     def __init__(self, stream: TextIO, rest: Output, wanted: Wanted) -> None:
         super().__init__(stream, rest, wanted)
-        # Tools that read lines take the carriage return of RFC 4180 for a part of the last cell.
+        # Line-based tools take the carriage return of RFC 4180 as part of the last cell.
         self._line = io.StringIO(newline="")
         self._rows = csv.writer(self._line, lineterminator="\n")
         self._labels: Sequence[str] = ()
@@ -113,7 +113,7 @@ def _quoted(cell: Any) -> str:
 
 
 def _text(cell: str) -> str:
-    """Spreadsheets take a text that begins so for a formula: the apostrophe says that it is none."""
+    """Quote a text that spreadsheets would take for a formula, by an apostrophe."""
     cell = printable(cell)
     return f"'{cell}" if cell.startswith(_FORMULAS) else cell
 

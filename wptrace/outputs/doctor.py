@@ -11,7 +11,7 @@ from wptrace.model import units
 from wptrace.model.diagnosis import DEGRADED, MISSING, OK, Check, Diagnosis, FlowFinding
 from wptrace.outputs.text.words import printable
 
-# What refuses a program says why.
+# A way that does not work has its reason instead.
 _TRIED = {True: "works", False: "", None: "not tried, as another one works"}
 _MARKS = {OK: "ok  ", DEGRADED: "part", MISSING: "NO  "}
 
@@ -129,7 +129,7 @@ def as_json(found: Diagnosis, first: str) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Named tuples as objects, all the way down."""
+    """Named tuples as objects, nested ones too."""
     if hasattr(value, "_asdict"):
         return {name: _plain(item) for name, item in value._asdict().items()}
     if isinstance(value, (list, tuple)):

@@ -46,7 +46,7 @@ class FanOut:
             one.summary(report)
 
     def close(self) -> None:
-        """All of them, whatever one says."""
+        """Close all of them, even if one fails."""
         with ExitStack() as stack:
             for one in self._outputs:
                 stack.callback(one.close)

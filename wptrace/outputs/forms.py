@@ -11,7 +11,7 @@ from wptrace.model.rows import Part, Row, Rows, Shape, Source
 
 _Filled = Callable[..., str]
 
-# Whoever has more tasks, or files, than that has lines that are made more slowly.
+# With more tasks, or files, than that, lines are made more slowly.
 _MOST_FORMS, _MOST_TEXT = 1 << 14, 1 << 24
 _MOST_TEXTS = 1 << 12
 _MOST_CODES = 1 << 8
@@ -40,7 +40,7 @@ def make(template, k):
     return lambda r, {variables}: template % ({codes},)
 """
 _DAMAGED = (ArithmeticError, LookupError, OSError, TypeError, ValueError)
-"""Errors raised by rows that no program wrote."""
+"""Errors raised by forged rows."""
 
 
 class Texts(dict[Any, str]):

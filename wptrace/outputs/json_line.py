@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A line of JSON that every parser takes, whatever names are in it."""
+"""A line of JSON that every parser accepts, whatever names are in it."""
 
 from __future__ import annotations
 

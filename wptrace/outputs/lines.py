@@ -38,7 +38,7 @@ class LineOutput:
         self._wanted = wanted
         self._forms = Forms(self.form, self.line, self.part, seconds=Texts(self.seconds))
         self.gone = False
-        """The lines have no reader any more: the rest is printed all the same."""
+        """Whether the reader of the lines has left; the rest is printed all the same."""
 
     def begin(self, start: Start) -> None:
         """Writes what stands above the lines."""
@@ -100,7 +100,7 @@ class LineOutput:
         self._rest.interval(report)
 
     def losses(self) -> Mapping[Cause, int]:
-        """A stream that takes no more ends the trace."""
+        """No losses: a stream that cannot be written ends the trace."""
         return {}
 
     def summary(self, report: Report) -> None:

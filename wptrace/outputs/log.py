@@ -34,16 +34,16 @@ class LogOutput:
         self._log.close()
 
     def start(self, start: Start) -> None:
-        """Nothing else is in the log."""
+        """Do nothing: the log has events alone."""
 
     def flush(self) -> None:
-        """It is written at once."""
+        """Do nothing: each event is written at once."""
 
     def in_flight(self, found: list[InFlight], at_ns: int) -> None:
-        """A period that is not over is reported when it ends."""
+        """Do nothing: a period is reported when it ends."""
 
     def interval(self, report: Report) -> None:
-        """The same."""
+        """Do nothing: the log has events alone."""
 
     def summary(self, report: Report) -> None:
-        """The same."""
+        """Do nothing: the log has events alone."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A log of bounded size that survives a full disk, and being moved away."""
+"""A log of bounded size that survives a full disk and a rename by others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LogFile:
         self._fd = files.open_to_write(self._path, "a log", os.O_APPEND)
 
     def write(self, lines: Iterable[str]) -> None:
-        """All of these lines, or none."""
+        """Write all of these lines, or none."""
         data = "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
         try:
             self._ready(len(data))

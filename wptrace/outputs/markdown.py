@@ -77,5 +77,5 @@ def _table(difference: Difference, pair: Pair) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """As text, whatever names are in it."""
+    """Escape a text for Markdown, whatever names are in it."""
     return _SPECIAL.sub(lambda found: f"&#{ord(found[0])};", text.replace("->", "→"))

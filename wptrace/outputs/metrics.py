@@ -139,7 +139,7 @@ class Family:
 
 
 class Derived:
-    """The metrics of some flows. Whatever the world does there is an end to the number of series."""
+    """The metrics of some flows, with a bounded number of series."""
 
     def __init__(self, sources: Sequence[Source], stage_histograms: bool = False) -> None:
         self._sources = sources
@@ -152,7 +152,7 @@ class Derived:
         """Of groups that are bounded."""
 
     def own(self, owners: Owners | None) -> None:
-        """From now on series of these owners. By the same labels totals go on."""
+        """Have series of these owners from now on. With the same labels, totals continue."""
         before, self._owners = self._owners, owners
         same = before is not None and owners is not None and before.labels == owners.labels
         for number, source in enumerate(self._sources):
@@ -256,7 +256,7 @@ class Derived:
                 family.points.append(Point(labels, counts[BYTES], restarts=restarts))
 
     def _of_volumes(self, owned: Owners) -> None:
-        # No label of other metrics: their series would end where a volume is mounted.
+        # Not a label of other metrics: their series would end when a volume is mounted.
         for device, name, *whose in owned.volumes():
             values = (("device", device), ("volume", name), *zip(owned.labels, whose))
             self._family(("volume", "info"), "gauge", "", "Volumes of pods, and their devices.").add(

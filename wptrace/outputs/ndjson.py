@@ -125,7 +125,7 @@ class NdjsonOutput:
             self._report(report)
 
     def losses(self) -> Mapping[Cause, int]:
-        """A stream that takes no more ends the trace."""
+        """No losses: a stream that cannot be written ends the trace."""
         return {}
 
     def summary(self, report: Report) -> None:
@@ -157,7 +157,7 @@ class NdjsonOutput:
         )
 
     def _shown(self, report: Report) -> list[Row]:
-        """Those of the first groups, where the user wants few."""
+        """The rows of the first groups, if the user limits their number."""
         if not self._wanted.top:
             return report.rows
         groups = set(list(report.cells)[: self._wanted.top])

@@ -65,7 +65,7 @@ class Otlp(Derived):
         """Attributes of everything that is sent."""
 
     def restart(self) -> None:
-        """Owners begin anew: their series have everything since the start."""
+        """Restart the series of owners."""
         self._began.clear()
         self._last_ns = self._started_ns
 

@@ -208,7 +208,7 @@ def _heat(columns: Sequence[Mapping[int, float]], first: int, last: int, most: f
             parts.append(_text(_LEFT - 6, _HEIGHT - (slot - first) * up - 2, units.duration(10**power), end=True))
     for place, column in enumerate(columns):
         for slot, rate in column.items():
-            # As the eye sees it: a tenth is not a ninth of the darkest.
+            # Perceived brightness is not linear in the count.
             shade = 1 + round((_SHADES - 1) * math.sqrt(rate / most))
             low, high = bounds(slot * _BUCKETS)[0], bounds(slot * _BUCKETS + _BUCKETS - 1)[1]
             about = f"{units.rate(rate)} of {units.duration(low)} to {units.duration(high)}"

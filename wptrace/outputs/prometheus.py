@@ -30,10 +30,10 @@ class Metrics(Derived):
         self._texts: dict[Labels, str] = {}
         """Labels of the last text."""
         self._exemplars: dict[Group, dict[int, str]] = {}
-        """The last event that was told in each bucket of the whole."""
+        """The last event in each bucket of the total."""
 
     def event(self, flow: int, event: Event) -> None:
-        """Of the flow with this number."""
+        """Keep an event as an exemplar of the flow with this number."""
         if event.group.kind.owner_place is not None or event.group.kind.total.unit != "ns":
             return
         labels = ",".join(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole files beside what is shown: each format is a module here with a function `create`, found by its name."""
+"""Exports to files: each format is a module here with a function `create`, found by its name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wptrace.model.report import Output
 from wptrace.outputs.export.file import ExportFile
 from wptrace.outputs.registry import Wanted
 
-# What several of them share.
+# Modules that several formats share.
 _SHARED = {"extra", "file", "folder", "lanes", "over_time", "sums"}
 FORMATS = tuple(sorted({one.stem for one in Path(__file__).parent.glob("[a-z]*.py")} - _SHARED))
 """Their names."""

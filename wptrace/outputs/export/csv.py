@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Single ones as CSV, in the columns of --csv."""
+"""Events as CSV, in the columns of --csv."""
 
 from __future__ import annotations
 

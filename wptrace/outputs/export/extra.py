@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Libraries that a format takes, and wptrace does without."""
+"""Optional libraries that some formats need."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file that is whole at the end, or not there; nobody but its owner reads it."""
+"""A file that is complete at the end, or does not exist; only its owner may read it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ExportFile:
         return WptraceError(f"{self.path} cannot be written: {error.strerror or error}")
 
     def open(self) -> BinaryIO:
-        """Begin to write; only `commit` makes it the file."""
+        """Start to write a temporary file; `commit` renames it."""
         if self._file is None:
             # Whose name it would be that somebody put there: no link is followed, nothing is overwritten.
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -140,7 +140,7 @@ class Export:
         self._file.commit()
 
     def finish(self, report: Report) -> None:
-        """All of it is written."""
+        """Write the rest."""
         raise NotImplementedError
 
     def close(self) -> None:

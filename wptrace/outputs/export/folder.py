@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder that is whole at the end, or not there: for formats of several files."""
+"""A folder that is complete at the end, or does not exist: for formats of several files."""
 
 from __future__ import annotations
 

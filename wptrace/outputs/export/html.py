@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A page that people send each other: one file, without the network, for any browser (docs/reports.md).
+"""A report as a page: one file for any browser, which needs no network (docs/reports.md).
 
 What it shows is data in it, which report.js draws. Its size is bounded: columns of time are merged, and of events
 and rows those with the most time are kept; the page says so.
@@ -38,7 +38,7 @@ from wptrace.outputs.text.view import View
 from wptrace.outputs.text.words import printable
 
 SLOWEST = 1000
-"""Single ones that are kept."""
+"""Events that are kept."""
 _ROWS = 500
 _STACKS = 2000
 _LINES = 2000

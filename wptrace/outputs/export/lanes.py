@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where events are drawn that overlap: each lane has one at a time, and what is inside one lies in it."""
+"""Lanes for overlapping events: each lane has one at a time, with its parts inside."""
 
 from __future__ import annotations
 

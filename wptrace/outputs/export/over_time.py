@@ -23,7 +23,7 @@ _SHORTEST_NS = 10_000_000
 _APART, _CANDIDATES = 24, 400
 # Points of a map, some 25 bytes each.
 _PLACES = 16_000
-# Nobody reads more of a name.
+# The most characters of a name.
 LONGEST = 4096
 
 Cells = Mapping[Group, Mapping[str, Distribution]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Single ones as Parquet: a row for each, a column for each label, field and stage."""
+"""Events as Parquet: a row for each, a column for each label, field and stage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text import header
 from wptrace.outputs.text.words import printable
 
-# Rows are written so many at a time.
+# The number of rows that are written together.
 _BATCH = 32768
 _LARGEST = (1 << 63) - 1
 

@@ -34,7 +34,7 @@ class PerfettoExport(Export):
     def __init__(self, file: ExportFile) -> None:
         super().__init__(file)
         self._trace = load("perfetto.protos.perfetto.trace.perfetto_trace_pb2", "perfetto")
-        # It writes each packet as it comes.
+        # Each packet is written at once.
         self._builder = load("perfetto.trace_builder.proto_builder", "perfetto").StreamingTraceProtoBuilder(file)
         self._tracks: dict[Hashable, int] = {}
         self._lanes = Lanes()
@@ -44,7 +44,7 @@ class PerfettoExport(Export):
 
     def start(self, start: Start) -> None:
         self._start = start
-        # Of this machine's clock, so that it can be laid beside what others traced meanwhile.
+        # Times of this machine's clock, so that other traces of the same time can be merged.
         self._offset_ns: int | None = (
             None if start.file else time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums over whose something was and where, which leave kinds and operations; and what each stack started."""
+"""Sums by kind and operation, over all owners and devices; and the I/O that each stack started."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ def _state(pair: Pair) -> str:
 
 
 def _of_values(difference: Difference, pairs: Sequence[Pair]) -> Iterator[list[str]]:
-    """Of what is no time, such as sizes."""
+    """Lines of values that are not times, such as sizes."""
     for pair in pairs:
         lines = [title(difference, pair)]
         if pair.a is not None and pair.b is not None:
@@ -353,7 +353,7 @@ def folded(difference: Difference, weight: str) -> Iterator[str]:
 
 
 def conclusion(difference: Difference) -> Iterator[str]:
-    """Say what is new, what changed and why, and what may be chance."""
+    """Describe new and changed figures, the reasons, and what may be chance."""
     yield from changes.came_and_went(difference)
     for _, sentences in changes.findings(difference):
         yield from sentences

@@ -59,7 +59,7 @@ def keys(text: str) -> Iterator[str]:
 def there_is_one(stream: TextIO | None) -> bool:
     try:
         return stream is not None and stream.isatty()
-    except ValueError:  # it is closed
+    except ValueError:  # closed
         return False
 
 
@@ -78,7 +78,7 @@ class Keyboard:
         self._saved: list[Any] | None = None
         self._left = False
         self._ours = True
-        """As it was seen last."""
+        """Whether this process was in the foreground at the last check."""
         self._before: dict[int, Any] = {}
 
     # --- The terminal -------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class Keyboard:
             termios.tcsetattr(self._fd, termios.TCSANOW, wanted)
 
     def _release(self) -> None:
-        """The terminal is as it was. A signal handler may come here at any point: nothing is written to buffers."""
+        """Restore the terminal. A signal handler may come here at any point: nothing is written to buffers."""
         saved = self._saved
         # In the background another process has it, and changing it then stops the caller.
         if saved is not None and self._foreground():
@@ -124,7 +124,7 @@ class Keyboard:
             return error.errno == errno.ENOTTY
 
     def leave(self) -> None:
-        """For good."""
+        """Restore the terminal for good."""
         self._left = True
         self._release()
 
@@ -169,7 +169,7 @@ class Keyboard:
         return self._fd if ours and self._saved is not None else -1
 
     def take(self) -> bool:
-        """Answers the keys that came; False where the user wants to end."""
+        """Handle keys; return False if the user wants to end."""
         text = self._read()
         for _ in range(8):
             if not _UNFINISHED.search(text):
@@ -190,6 +190,6 @@ class Keyboard:
         except OSError:
             data = b""
         if not data:
-            # The terminal is gone: a descriptor that is always ready would keep a CPU busy.
+            # The terminal hung up: a descriptor that is always ready would keep a CPU busy.
             self.leave()
         return self._decoder.decode(data)

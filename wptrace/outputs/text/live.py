@@ -81,7 +81,7 @@ class Live:
             from rich.console import ConsoleDimensions
             from rich.text import Text
 
-            # It would look at COLUMNS and LINES of its start.
+            # rich would take COLUMNS and LINES of the environment.
             self._console.size = ConsoleDimensions(*shutil.get_terminal_size())
             shown = Text("\n".join(self._compose()), no_wrap=True, overflow="ellipsis")
             shown.highlight_regex(_NOTHING, "dim")

@@ -69,7 +69,7 @@ def story(fields: Mapping[str, Any], total_ns: int) -> Iterator[str]:
 
 
 def _depth(holders: Sequence[Mapping[str, Any]], span_ns: int) -> float:
-    """How many requests were under way in the mean."""
+    """The mean number of requests in flight."""
     return float(sum(item["ns"] for item in holders) / span_ns)
 
 

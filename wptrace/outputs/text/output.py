@@ -143,7 +143,7 @@ class TextOutput:
             self._print(["", *([title] if title else []), *self._lines(report)])
 
     def losses(self) -> Mapping[Cause, int]:
-        """A stream that takes no more ends the trace."""
+        """No losses: a stream that cannot be written ends the trace."""
         return {}
 
     def summary(self, report: Report) -> None:
@@ -208,7 +208,7 @@ class TextOutput:
     def _print(self, lines: Iterable[str], stream: TextIO | None = None) -> None:
         stream = stream or self._stream
         for line in self._folded(lines):
-            # Whatever it is made of may be somebody's who wrote a capture.
+            # Any part of it may come from a forged capture.
             stream.write(words.printable(line).translate(self._characters) + "\n")
         stream.flush()
 

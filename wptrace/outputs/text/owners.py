@@ -23,7 +23,7 @@ _NARROWEST = 14
 # And of a stage, where there are no bytes.
 _STAGE = 9
 _WIDEST = 60
-# Less of a command line says nothing.
+# A shorter part of a command line is useless.
 _COMMAND = 8
 
 

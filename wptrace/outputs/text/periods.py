@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Periods with interrupts off: one by one with their stacks, and at the end who kept them off."""
+"""Periods with interrupts off: each with its stack, and at the end the functions that kept them off."""
 
 from __future__ import annotations
 

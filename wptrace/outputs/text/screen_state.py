@@ -29,7 +29,7 @@ ORDERS: dict[str, Order | None] = {
 }
 _REARRANGING = ("b", "d", "s", "/", "<", ">")
 _STEPS = {"up": -1, "down": 1, "pgup": -10, "pgdn": 10, "home": -1 << 30, "end": 1 << 30}
-# Nobody looks for more.
+# The longest filter.
 _LONGEST_NEEDLE = 64
 
 

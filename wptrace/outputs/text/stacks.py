@@ -60,7 +60,7 @@ class StacksView(View):
         if len(rows) > len(shown):
             yield ""
             yield f"and {len(rows) - len(shown):,} more, with less time (--top 0 shows all)"
-        # A stack has many lines: the largest stands where the eye is when the last one is written.
+        # A stack has many lines: the largest comes last, where a terminal still shows it.
         for row in reversed(shown):
             yield ""
             yield from self._row(row)
@@ -88,7 +88,7 @@ class FoldedOutput(TextOutput):
         self._complaints = complaints
 
     def start(self, start: Start) -> None:
-        """Nothing but stacks."""
+        """Do nothing: the output has stacks alone."""
 
     def interval(self, report: Report) -> None:
         """Flame graphs are of the whole trace."""

@@ -121,7 +121,7 @@ def strip(parts: list[Part], width: int) -> str:
 
 
 def _segment(part: Part, width: int) -> str:
-    """Where a column is all there is, a letter says more than a border."""
+    """A part of the strip; a single column has a letter instead of a border."""
     return f"|{part.stage}"[:width].ljust(width, "-") if width > 1 else part.stage[:width]
 
 

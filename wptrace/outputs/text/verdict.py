@@ -168,7 +168,7 @@ def _behind(finding: Finding, dates: bool) -> str:
 _PARTS, _PART = 3, 0.05
 # The machine's own limit moves a little all the time; that of a cgroup is a part of it.
 _OF_MACHINE = 0.75
-# From this part on it is said that nobody knows whose it was.
+# From this share on, the part without a known owner is named.
 _UNKNOWN = 0.05
 # Of books.
 _NOUNS = {"operations": "operation", "requests": "request"}

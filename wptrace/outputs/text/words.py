@@ -63,7 +63,7 @@ def head(text: str, room: int) -> str:
 
 
 def ends(text: str, room: int) -> str:
-    """Its start and its end, as far as they fit."""
+    """The start and the end of a text, as far as they fit."""
     if columns(text) <= room:
         return text
     if room <= len(_CUT):
