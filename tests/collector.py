@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A collector for OTLP by a real HTTP server, which answers as it is told, and keeps what it accepts."""
+"""An OTLP collector: a real HTTP server with scripted answers that keeps what it accepts."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def silent() -> Iterator[tuple[str, socket.socket]]:
 
 
 def nobody() -> str:
-    """An address at which nobody listens."""
+    """An address without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"http://127.0.0.1:{server.getsockname()[1]}"
 

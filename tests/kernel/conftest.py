@@ -273,7 +273,7 @@ def _counters_may_overflow_often() -> None:
         Path("/proc/sys/kernel/perf_cpu_time_max_percent").write_text("0")
 
 
-# What CPUs run into all the time, and flows trace.
+# Functions that run all the time and that flows trace.
 _BUSY = (
     *(f"sched/{name}" for name in ("sched_switch", "sched_wakeup", "sched_wakeup_new", "sched_process_exit")),
     *(f"irq/{name}" for name in ("irq_handler_entry", "irq_handler_exit", "softirq_entry", "softirq_exit")),

@@ -158,7 +158,7 @@ def written_when_asked() -> Iterator[None]:
 
 
 def wake_flushers() -> None:
-    """In a guest, where the setting is of nobody else."""
+    """Change a setting of a guest, which no one else uses."""
     # Another value wakes them.
     CENTISECS.write_text(str(int(CENTISECS.read_text()) + 1))
 

@@ -17,7 +17,7 @@ from tests.kernel.trace import PATIENCE
 
 @contextmanager
 def guarded(process: subprocess.Popen[Any]) -> Iterator[None]:
-    """Kills it if the block takes too long: who reads what it says then finds the end of that."""
+    """Kill it if the block takes too long, so that whoever reads its output finds the end."""
     guard = threading.Timer(PATIENCE, process.kill)
     guard.daemon = True
     guard.start()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Another tool that runs beside ours."""
+"""Another tool that runs at the same time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.lab import peers
 from wptrace.bpf import loaded
 from wptrace.bpf.kernel_btf import vmlinux
 
-# What a verifier before 5.12 says of an atomic operation that returns a value, with which today's tools are compiled.
+# The error of a verifier before 5.12 for an atomic operation that returns a value, which current tools contain.
 _TOO_NEW = re.compile(r"prog '(\w+)': BPF program load failed(?:.*\n)+?BPF_STX uses reserved fields")
 _MISSING = re.compile(r"prog '\w+': failed to find kernel BTF type ID of '(\w+)'")
 

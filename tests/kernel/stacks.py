@@ -79,7 +79,7 @@ def integrity(below: Disk) -> Iterator[Disk]:
     with open(below.path, "rb") as disk:  # noqa: PTH123
         sectors = int.from_bytes(disk.read(24)[16:], "little")
     with mapped(f"integrity-{below.name}", f"0 {sectors} {rest}") as made:
-        # What was never written has no checksum.
+        # Sectors that were never written have no checksum.
         _run("dd", "if=/dev/zero", f"of={made.path}", "bs=1M", f"count={sectors >> 11}", "oflag=direct", "status=none")
         yield made
 
@@ -147,7 +147,7 @@ def array(level: str, *below: Disk) -> Iterator[Disk]:
     (folder / "array_state").write_text("active")
     try:
         wait_until(Path("/dev", name).exists, "the array")
-        # Who opens it first looks for partitions.
+        # The first open scans for partitions.
         Path("/dev", name).open("rb").close()
         yield Disk(name)
     finally:

@@ -131,7 +131,7 @@ def test_a_kill_leaves_nothing_that_traces(disk: Disk, tmp_path: Path) -> None:
         assert Path("/proc", child).exists()
         agent.kill()
         wait_until(lambda: not Path("/proc", child).exists(), "the end of the command")
-    # What it saw until then can be read.
+    # Its output so far can be read.
     (dump,) = tmp_path.glob("wptrace-*.wpt")
     assert wptrace("replay", str(dump), "--json").returncode == 0
 

@@ -93,7 +93,7 @@ def _functions_of_all_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(io_operations, "_are_known", lambda kinds: False)
 
 
-# A hardened kernel shows to nobody what interrupts some of its tasks (docs/kernels.md); in a guest there are none.
+# A hardened kernel hides some ends from all programs (docs/kernels.md); guests do not.
 HIDDEN = 0 if GUEST else 64
 # Each takes a guest a quarter of a minute.
 ROUNDS = cases(4, 2)

@@ -179,7 +179,7 @@ def test_the_daemon_set_grants_enough(loop: Disk, tmp_path: Path) -> None:
             line = process.stderr.readline()
             assert line, said
             said += line
-        # What probes ask.
+        # The path of liveness probes.
         with urllib.request.urlopen(f"http://{found[1]}/", timeout=PATIENCE) as answer:
             assert answer.status == 200
         made = total(fio(loop.path, number_ios=100))

@@ -173,7 +173,7 @@ def test_a_capture_tells_what_the_trace_counted(disk: Disk, tmp_path: Path) -> N
     assert of_all["requests"]["finished"] == summary["requests"]["finished"] == 400
     assert "unlisted" not in of_all["loss"]
     assert replayed(file, "--comm=nobody")[-1]["rows"] == []
-    # And rows by owners that nobody asked for then.
+    # Rows by owners that the trace did not have are made from events.
     by_file = [row for row in replayed(file, "--by=file", "--summary")[-1]["rows"] if row["kind"].startswith("owned")]
     assert {row["owner"] for row in by_file} == {disk.path}
     assert sum(row["sum_ns"] for row in by_file if row["stage"] == "under_way") == sum(
@@ -389,7 +389,7 @@ def test_a_channel_of_vsock_leads_to_whoever_listens() -> None:
     with closing(Channel("vsock:1:5000")) as found:
         found.open()
         fd = channel.to_write(Path("vsock:1:5000"))
-        assert found.read() == b""  # somebody came
+        assert found.read() == b""  # a client connected
         left = memoryview(sent)
         while left:
             left = left[channel.write(fd, left) :]

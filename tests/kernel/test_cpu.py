@@ -159,7 +159,7 @@ def lossless(found: Snapshot) -> None:
     assert set(noted(found)) <= (set() if GUEST else {"incomplete", "unmatched_end"})
 
 
-# On a real clock an emulated CPU may stand still between two looks at the same event.
+# On a real clock an emulated CPU may stall between two programs at the same event.
 TIMES = pytest.mark.parametrize(
     "times",
     [pytest.param(False, id="counts", marks=pytest.mark.smp), pytest.param(True, id="times", marks=pytest.mark.icount)],
@@ -195,7 +195,7 @@ def test_it_counts_what_the_scheduler_counts(
     assert group.label("task") == Task(worker.name, worker.pid)
     wait, run, off, total = (found.cells[group][name] for name in ("wait", "run", "off", "total"))
     assert turns - 2 * unseen <= wait.count == run.count == total.count <= most
-    # When it went to sleep for the first time nobody traced yet.
+    # It first went to sleep before the trace.
     assert total.count - 1 <= off.count <= total.count
     assert wait.sum + run.sum == total.sum
     # One after the other, and all of it between two readings of the clock.

@@ -49,7 +49,7 @@ def test_doctor_tells_what_works() -> None:
         # What the running kernel refuses costs the whole path some stages; the block layer is seen everywhere.
         if GUEST or flow["level"] == "block":
             assert {stage["state"] for stage in flow["stages"]} == {"ok"}
-        # What works keeps the next one from being tried.
+        # The first way that works ends the attempts.
         if flow["level"] == "block":
             assert {tuple(way["works"] for way in hook["ways"]) for hook in flow["hooks"]} == {(True, None)}
         for hook in flow["hooks"]:

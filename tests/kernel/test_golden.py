@@ -51,7 +51,7 @@ _OPTIONAL = re.compile(
     r"|doctor .*(\.(checks|fields|lacks|arguments)\[|: null)"
     r"|start notes\["
 )
-# What is null where it is not known.
+# Fields that may be null.
 _NULLABLE = re.compile(
     r"cpus\.\w+|offset|budget\.programs|interference\[.*\]\.pid|.*\.(arguments|works)|\w+\[.*\]\.pasid"
 )
@@ -242,7 +242,7 @@ def test_io_with_filters_and_replay(loop: Disk, file: Path, v2: Path, tmp_path: 
     keeps("replay", [json.loads(line) for line in done.stdout.splitlines()], {loop.name: "DISK"})
     done = wptrace("diff", str(capture), str(capture), "--json")
     assert (done.returncode, done.stderr) == (0, "")
-    # What is compared is up to what there was.
+    # The compared figures depend on the load.
     lists = r"diff (unlike|joined|rows|devices|changes|text)(\[|\.)"
     keeps("diff", [json.loads(line) for line in done.stdout.splitlines()], {loop.name: "DISK"}, chance=lists)
 

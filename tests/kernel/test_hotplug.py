@@ -76,7 +76,7 @@ def come_and_go(trace: Trace, name: str) -> tuple[Counter[str], Counter[str]]:
             for place, disk in enumerate(disks):
                 reads.until_named(disk, trace)
                 reads.read(disk, 20 + 3 * number + place)
-                # The kernel looks for partitions as well.
+                # The kernel scans for partitions as well.
                 done[disk.name] += disk.completed()["read"]
         # Before that, the next ones may have their numbers.
         trace.wait_for(INTERVAL, "a look", trace.written().count(INTERVAL) + 2)

@@ -144,7 +144,7 @@ def test_intervals_sum_to_the_summary(disk: Disk) -> None:
     intervals = [line for line in trace.lines if line["kind"] == "interval"]
     assert len(intervals) >= 5
     seen = sum(line["requests"]["finished"] for line in intervals)
-    # What finished between the last interval and the detaching is in the summary alone.
+    # Requests that finished between the last interval and the detaching are in the summary alone.
     assert seen <= trace.summary["requests"]["finished"]
     for earlier, later in zip(intervals, intervals[1:]):
         assert later["requests"]["carried"] == earlier["requests"]["in_flight"]

@@ -113,7 +113,7 @@ def test_readahead_belongs_to_its_operation_and_is_not_charged(disks: dict[str, 
     assert made == disk.completed()["read"] - before["read"] == count(trace.summary, op="read", dev=disk.name)
     for one in reads:
         sums_up(one)
-        # What only read ahead did not wait.
+        # Readahead alone is not waited for.
         if one["kind"] == "hit":
             assert one["stages"]["device_ns"] == 0
 

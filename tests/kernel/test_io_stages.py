@@ -35,7 +35,7 @@ MS = 1_000_000
 # What the path of the code may take in a stage where nothing is waited for.
 CODE_NS = MS // 2
 
-# Findings that name somebody.
+# Findings that name an owner.
 ACCUSING = {"behind", "ran", "irq_off", "neighbour"}
 
 pytestmark = [pytest.mark.icount]
@@ -171,7 +171,7 @@ def test_a_lock_of_the_file_system_is_in_fs(tmp_path: Path) -> None:
     assert found.rows["device"]["mean_ns"] == pytest.approx(slow, rel=0.1)
     found.only("fs", "device")
     found.share_out("fs", "device")
-    # One waits while the other writes. Where who had the lock gets it again, one waits half the time of both.
+    # One waits while the other writes. If the same task gets the lock again, the other waits half the time of both.
     # There is no upper bound, as the journal is in fs as well.
     assert found.sum("fs") / found.sum("device") > 0.45
     assert found.rows["fs"]["max_ns"] > slow * 0.9
@@ -190,7 +190,7 @@ def test_slow_devices_are_in_device(disks: Disks, flow: Running) -> None:
     with flow.window() as trace:
         made = fio_jobs(*({"filename": disk.path, "number_ios": many, "stonewall": 1} for disk, many in read.items()))
     jobs = dict(zip(read, made))
-    # What is read from the stack is shown on the disk below it.
+    # Reads of the stacked device are shown on the disk below it.
     stages = {disk: Stages(trace, lower if disk == delay else disk) for disk in read}
     for disk, found in stages.items():
         found.agree_with(jobs[disk])

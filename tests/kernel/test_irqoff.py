@@ -128,7 +128,7 @@ def test_a_period_that_has_not_ended_is_in_flight(module: Module) -> None:
     assert int(truth["length_ns"]) >= for_ns
     (period,) = [one for one in trace.periods if one["tid"] == int(truth["pid"])]
     assert (period["cpu"], period["comm"]) == (1, COMM)
-    # When it began nobody saw: half a tick more or less.
+    # Its begin was not seen: half a tick more or less.
     assert period["total_ns"] + period["error_ns"] >= int(truth["length_ns"]) - MS
 
 

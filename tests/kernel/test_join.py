@@ -113,13 +113,13 @@ def qemu_of(image: Path) -> int:
 
 
 def is_connected(socket: Path) -> bool:
-    """Whether somebody is, beside the one who listens."""
+    """Whether there is a connection besides the listener."""
     every = (line.split() for line in Path("/proc/net/unix").read_text().splitlines())
     return any(line[5] == "03" and line[-1] == str(socket.absolute()) for line in every)
 
 
 class Running:
-    """A guest whose command tells when it is ready, and works when it is told to."""
+    """A guest whose command reports when it is ready, and starts its load on request."""
 
     def __init__(
         self,
@@ -546,7 +546,7 @@ def test_live_with_another_guest_beside(tmp_path: Path) -> None:
         top = stack.enter_context(mounted(disk, "ext4", tmp_path / "top"))
         images = [top / name for name in ("second", "first")]
         for image in images:
-            # What was never written is nothing that a disk is asked for.
+            # Blocks that were never written need no request.
             image.write_bytes(b"x" * (64 << 20))
         os.sync()
         running = []

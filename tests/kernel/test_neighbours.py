@@ -213,7 +213,7 @@ def test_three_cgroups_on_few_tags(disk: Disk, groups: dict[str, Path], flow: Ru
         assert one["device_ns"] == pytest.approx(had, rel=0.05)
         assert one["device_ns"] == pytest.approx(one["requests"] * DEVICE_NS, rel=0.05)
         meanwhile = {holder["owner"]: holder["ns"] for holder in one["meanwhile"]}
-        # A tag that is free has nobody until the next one runs.
+        # A free tag has no owner until the next request.
         assert 0.9 * TAGS < sum(meanwhile.values()) / one["waited_ns"] < 1.01 * TAGS
         exact = sum((had_meanwhile(other, every) for other in every if other.owner == owner), Counter())
         # Also those whose first request came to the device during such a wait.
@@ -232,7 +232,7 @@ def test_three_cgroups_on_few_tags(disk: Disk, groups: dict[str, Path], flow: Ru
         assert {*sums} == {*+exact}
         for holder in sums:
             assert sums[holder] == pytest.approx(exact[holder], rel=0.05, abs=MS // 10)
-        # The first is who had the device longest: over a short wait that may also be one of the third cgroup.
+        # The first one had the device longest, which in a short wait may also be the third cgroup.
         assert [holder["ns"] for holder in reported["meanwhile"]] == sorted(sums.values(), reverse=True)
         for holder in reported["meanwhile"]:
             seen, size = {**JOBS, **THIRD}[holder["owner"]][:2]

@@ -90,7 +90,7 @@ def test_what_ends_before_its_request(path_flow: Running, served: Served) -> Non
             os.pwrite(fd, b"x" * BLOCK, 0)
             assert _LIBC.sync_file_range(fd, *map(ctypes.c_long, (0, BLOCK)), _BEGIN_WRITING) == 0
             before = in_flight(flow)
-            # What is wanted from now on is not what is under way.
+            # A new filter does not apply to operations in flight.
             flow.retarget(Filter(op="read"))
             for _ in range(10):
                 os.pread(fd, BLOCK, 0)

@@ -554,7 +554,7 @@ def test_descendants_however_far_and_of_whom_the_parent_ended(disk: Disk) -> Non
         with Trace("--dev", disk.name, f"--pid={os.getpid()}", "--children", "--by=process", "--top=0") as trace:
             deep.communicate("go\n", timeout=600)
             for script in (ORPHAN, GENERATIONS):
-                # Until nobody has the pipe any more.
+                # Until all have closed the pipe.
                 command = [sys.executable, "-I", "-S", "-c", script, disk.path]
                 subprocess.run(command, stdout=subprocess.PIPE, check=True)
     exact(trace.summary)

@@ -134,7 +134,7 @@ def test_no_operation_of_two_thousand_threads_is_lost(path_flow: Running) -> Non
         linear(null) as top,
         path_flow.aim(top).window(each=False) as trace,
     ):
-        # None ends before all have begun.
+        # None ends before all have started.
         with suspended(top):
             reader = subprocess.Popen([sys.executable, "-c", _READERS, top.path, str(threads)])
             wait_until(lambda: reader.poll() is not None or waiting(reader.pid) >= threads, "all reads to begin")

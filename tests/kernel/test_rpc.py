@@ -41,7 +41,7 @@ def _work(folder: Path) -> None:
 
 
 def _settled(folder: Path) -> nfs.Calls:
-    """Files are closed by calls that nobody waits for."""
+    """Wait until the counts settle: close() does not wait for its calls."""
     seen = [nfs.calls(folder)]
 
     def same() -> bool:

@@ -75,5 +75,5 @@ def test_keys_on_a_real_trace_at_three_sizes(busy: Disk) -> None:
         assert "Traceback" not in terminal.raw
         assert terminal.settings == terminal.before
         assert terminal.screen.cursor
-        # What was counted while keys were answered adds up.
+        # Counts of the time in which keys were handled add up.
         assert terminal.shows("finished + 0 in flight + 0 lost")

@@ -261,7 +261,7 @@ def test_stacks_that_want_one_place(loop: Disk, room: int, second_room: int, mon
 def test_a_stack_that_is_taken_for_another_is_noticed(disk: Disk) -> None:
     """Falsify what a CPU has learned: one of 128 stacks is walked to check it, which must notice."""
     flow = StacksFlow(Options((disk.path,)))
-    # What is learned is a CPU's own.
+    # Each CPU learns on its own.
     job = {"cpus_allowed": "0"}
     try:
         flow.start(Reader())
@@ -285,7 +285,7 @@ def test_a_stack_that_is_taken_for_another_is_noticed(disk: Disk) -> None:
         flow.close()
     assert found.books[REQUESTS].noted[MISTAKEN_STACK] >= 1
     assert found.books[REQUESTS].finished == 100 + 200 * runs
-    # What was mistaken once is learned anew.
+    # A mistaken entry is learned anew.
     assert started(found, "vfs_read") > 100
 
 

@@ -82,7 +82,7 @@ def test_what_the_device_has_no_more_is_not_in_flight(disk: Disk) -> None:
             read(disk, 7)
         assert flow.snapshot().books[REQUESTS].in_flight > 0
         # Not at once: the end of a request may be on its way.
-        wait_until(lambda: not flow.in_flight(0), "the end of the ghosts")
+        wait_until(lambda: not flow.in_flight(0), "the end of requests that the device has no more")
         wait_until(lambda: not flow.snapshot().books[REQUESTS].in_flight, "an account without them")
         read(disk, 10)
         flow.stop()
@@ -135,7 +135,7 @@ def test_a_request_of_which_only_the_end_is_seen_is_in_its_row(disk: Disk, hooks
         with ExitStack() as stack:
             for hook in hooks:
                 stack.enter_context(unseen(flow, hook))
-            # What was queued before tracing began may end now.
+            # Bios that were queued before tracing began may end now.
             read(disk, 2)
             time.sleep(1.1)
             read(disk, 5)
@@ -249,6 +249,6 @@ def test_under_load_nothing_is_taken_for_one(disk: Disk) -> None:
     made = completed(disk) - before
     skipped = sum(count for cause, count in book.noted.items() if cause == RECURSION)
     unskipped({"loss": {"recursion": skipped}, "requests": {"finished": book.finished}}, made)
-    # A hardened kernel may show some ends to nobody.
+    # A hardened kernel may hide some ends from all programs.
     assert book.lost_total <= (0 if GUEST else made // 100)
     assert (book.started, book.in_flight) == (made, 0)

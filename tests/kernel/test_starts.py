@@ -64,7 +64,7 @@ def come_and_go(disks: Sequence[Disk], interference: bool) -> None:
         book = books[name]
         assert book.started == book.finished + book.in_flight + book.lost_total
         assert book.in_flight >= 0
-        # What was seen to begin was seen to end, but where the kernel skipped a program.
+        # Each start has an end, unless the kernel skipped a program.
         assert book.lost_total <= skipped, book.lost
 
 

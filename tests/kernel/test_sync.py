@@ -448,7 +448,7 @@ def test_msync_and_sync_file_range(folders: dict[str, Path], flow: Running) -> N
             assert done == 0
     whole(trace)
     synced = [one for one in trace.operations if one["op"] == "sync"]
-    # By system calls, nobody knows what file is mapped there.
+    # System calls do not show the mapped file.
     mapped = {(str(path), page * PAGE, PAGE) for page in range(10)} if GUEST else {("", None, 0)}
     assert {(one["path"], one["offset"], one["length"]) for one in synced[:10]} == mapped
     ranges = [(one["path"], one["offset"], one["length"]) for one in synced[10:]]
@@ -525,7 +525,7 @@ def test_a_directory_is_synced(folders: dict[str, Path], flow: Running, filtered
         commit = one["commit"]
         assert commit["comm"].startswith("jbd2/vda")
         assert commit["most"]["pid"] == os.getpid()
-        # Whose requests a filter leaves out nobody knows.
+        # The owners of requests that a filter leaves out are not known.
         assert ("requests" in commit) is not filtered
         if not filtered:
             assert commit["requests"] > 0

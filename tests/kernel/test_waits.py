@@ -260,7 +260,7 @@ def test_a_writer_waits_for_the_lock_of_the_file(flow: Running, folder: Path) ->
 
 @pytest.mark.guest
 def test_what_waits_for_less_than_the_threshold_is_a_hit(flow: Running, folder: Path) -> None:
-    """A lock is no I/O: without a threshold nobody knows of the sleep."""
+    """A lock is not I/O: without a threshold the sleep is not seen."""
     written(folder / "file", 1 << 20)
 
     def write_synced() -> None:
@@ -414,7 +414,7 @@ def test_a_full_journal_has_to_be_emptied_first(path_flow: Running, slow: Disk, 
     assert lossless(reported.summary), reported.summary["loss"]
     found = [row for row in reported.summary["rows"] if row["kind"] == "wait" and row["op"] == "write"]
     assert "journal space" in {row["reason"] for row in found}, found
-    # At most half of it is filled before somebody has to wait for a commit.
+    # At most half of it is filled before a task has to wait for a commit.
     assert sum(row["sum_ns"] for row in found) >= DELAY_MS * MS
     seen = {name.partition(".")[0] for one in sleepers for stack in one.seen for name in stack}
     assert seen & {"__jbd2_log_wait_for_space", "jbd2_log_do_checkpoint", "add_transaction_credits"}, seen
@@ -539,7 +539,7 @@ def test_stacks_know_a_journal_as_well_as_its_functions_do(
     # A sleep is what such a function does, but for the way there and back: it may take an emulated CPU its time.
     assert 0 < stacks["journal_ns"] <= functions["journal_ns"] + 9 * MS, (functions, stacks)
     if disk.name == AT_ONCE:
-        # What ended before is no reason for that sleep.
+        # A wait that ended before is not the reason of that sleep.
         assert sum("wakeup_ns" not in one["stages"] or not one["stages"]["wakeup_ns"] for one in syncs(seen)) > 4
     assert {wait["reason"] for _, wait in waits(seen, "sync") if wait["stage"] == "journal"} <= {"journal commit"}
 
@@ -920,7 +920,7 @@ def crowded(cache: Path) -> Iterator[None]:
 
 @contextmanager
 def kswapd_yields() -> Iterator[None]:
-    """It runs while nobody else wants the CPU."""
+    """It runs while the CPU is otherwise idle."""
     tid = kernel_thread("kswapd0")
     os.sched_setscheduler(tid, os.SCHED_IDLE, os.sched_param(0))
     try:

@@ -192,7 +192,7 @@ def test_two_writers_of_a_file_system(writeback_flow: Running, disk: Disk, tmp_p
     """Two files, and two ranges of a third one, are distinguished, though one worker of the kernel sends all of it."""
     top = tmp_path / "fs"
     with (
-        # btrfs writes elsewhere, and may put two files beside each other.
+        # btrfs writes to new blocks, and may put two files next to each other.
         setting(disk.queue / "nomerges", "2"),
         files(disk, kind, top, "one", "two", "shared") as (one, two, shared),
     ):

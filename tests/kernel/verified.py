@@ -110,7 +110,7 @@ def main(words: Sequence[str]) -> int:
         print(f"{kernel.name}: {len(sizes)} programs" if sizes else f"{kernel.name}: found nothing", flush=True)
         failed = failed or not sizes or not whole
         if sizes:
-            # What did not load keeps its figures.
+            # Programs that did not load keep their figures.
             every[kernel.name] = sizes if whole else {**every.get(kernel.name, {}), **sizes}
             write(every)
     return 1 if failed else 0

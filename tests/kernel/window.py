@@ -75,7 +75,7 @@ class Running:
             self.aim(*self._disks)
 
     def _begin_anew(self) -> None:
-        # What broke the flow may break its end as well, and is no fault of the test that comes next.
+        # A fault of the flow may break its end as well, which is not a fault of the next test.
         with suppress(Exception):
             self.flow.close()
         self._begin()
