@@ -206,6 +206,13 @@ def _open_streams() -> None:
         if getattr(sys, name) is None:
             mode = "r" if name == "stdin" else "w"
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, closefd=False))
+    # PYTHONUNBUFFERED, which is set in many containers, leaves them no buffer: a write that a signal interrupts loses
+    # the rest of its text.
+    for name, buffering in (("stdout", -1), ("stderr", 1)):
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper) and isinstance(stream.buffer, io.RawIOBase):
+            made = os.fdopen(stream.fileno(), "w", buffering, stream.encoding, stream.errors, closefd=False)
+            setattr(sys, name, made)
     # What a terminal's encoding lacks is no reason to end.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")

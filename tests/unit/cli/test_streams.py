@@ -4,13 +4,22 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
+import signal
+import subprocess
+import sys
+import termios
+import time
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
 from wptrace.cli.options import named, stream
 from wptrace.errors import UsageError, WptraceError
+
+PIPE_BYTES, WRITTEN = 65536, 300_000
 
 
 def options(output: Path | str | None) -> argparse.Namespace:
@@ -44,6 +53,32 @@ def test_two_options_name_two_files(tmp_path: Path, there: bool) -> None:
             raise AssertionError("it was opened")
     assert path.exists() is there
     assert not there or path.read_text() == "kept"
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_signal_during_a_write_loses_nothing(unbuffered: str) -> None:
+    """The pipe is full, and the writer waits in the middle of what it has to write."""
+    code = (
+        "import signal, sys; from wptrace.cli import main; main._open_streams(); "
+        "signal.signal(signal.SIGUSR1, lambda *_: print('signal', file=sys.stderr, flush=True)); "
+        f"sys.stdout.write('x' * {WRITTEN}); sys.stdout.flush()"
+    )
+    words, environment = [sys.executable, "-c", code], {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with subprocess.Popen(words, stdout=PIPE, stderr=PIPE, env=environment) as writer:
+        assert writer.stdout is not None
+        assert writer.stderr is not None
+        while pending(writer.stdout.fileno()) < PIPE_BYTES:
+            assert writer.poll() is None
+            time.sleep(0.01)
+        writer.send_signal(signal.SIGUSR1)
+        assert writer.stderr.readline() == b"signal\n"
+        assert len(writer.stdout.read()) == WRITTEN
+    assert writer.returncode == 0
+
+
+def pending(fd: int) -> int:
+    """The bytes that a pipe holds."""
+    return int.from_bytes(fcntl.ioctl(fd, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def test_what_is_thrown_away_is_not_mixed() -> None:
