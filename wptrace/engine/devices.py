@@ -257,8 +257,8 @@ class Devices:
         """Give each device a row in the programs, which are not loaded yet, and keep spare ones.
 
         `make_room` sets the sizes of maps for so many rows. `room` is the number of spare ones; 0: as many as a small
-        memory limit allows, if devices may come. All maps may take the `permitted` bytes, or half of what is free; if
-        that is too little, only the busiest of all devices get rows.
+        memory limit allows, if devices may come. All maps may take the `permitted` bytes, and else rows half of what
+        is free besides; if that is too little, only the busiest of all devices get rows.
         """
         make_room(1)
         least = obj.planned_bytes
@@ -281,7 +281,7 @@ class Devices:
     def _fitting(self, devices: int, least: int, row: int, permitted: int | None) -> int:
         """How many devices get a row; all of them if they are named."""
         whole = least + devices * row
-        limit = memory.room().bytes // 2 if permitted is None else permitted
+        limit = least + max(memory.room().bytes - least, 0) // 2 if permitted is None else permitted
         if whole <= limit or (permitted is None and not self.everything):
             return devices
         if permitted is not None and (not self.everything or least + row > limit):
