@@ -280,9 +280,11 @@ class Devices:
 
     def _fitting(self, devices: int, least: int, row: int, permitted: int | None) -> int:
         """How many devices get a row; all of them if they are named."""
+        if permitted is None and not self.everything:
+            return devices
         whole = least + devices * row
         limit = least + max(memory.room().bytes - least, 0) // 2 if permitted is None else permitted
-        if whole <= limit or (permitted is None and not self.everything):
+        if whole <= limit:
             return devices
         if permitted is not None and (not self.everything or least + row > limit):
             raise UsageError(
