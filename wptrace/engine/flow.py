@@ -259,6 +259,18 @@ class DeviceFlow(Flow):
     def devices(self) -> Devices:
         return self._devices
 
+    def _prepare(self, obj: BpfObject) -> None:
+        """Set constants of the programs and sizes of maps before the load."""
+        raise NotImplementedError
+
+    def plan(self) -> list[str]:
+        """Describe a start without doing it."""
+        return self._planned(self._devices.plan(self.needed_hooks))
+
+    def _planned(self, lines: list[str]) -> list[str]:
+        # The memory first: it shows whether there is enough for all devices.
+        return [*lines, self.planned_memory(self._prepare), *self._devices.shortage]
+
     def watch(self, wanted: Sequence[str]) -> None:
         self._devices.aim(self._obj, wanted)
         self.read_cells()

@@ -83,11 +83,6 @@ class SizeFlow(DeviceFlow):
     def configure(obj: BpfObject) -> None:
         obj.rodata.request_is_second = argument("block_rq_issue", "request *") == 1
 
-    def plan(self) -> list[str]:
-        """Describe a start without doing it."""
-        lines = [*self._devices.plan(self.hooks), self.planned_memory(self._prepare)]
-        return lines + self._devices.shortage
-
     def start(self, reader: Reader) -> Start:
         self._loaded = loaded = load(self.object, self.hooks, self._prepare)
         obj = loaded.obj

@@ -241,9 +241,7 @@ class BlockFlow(DeviceFlow):
         lines = [
             f"trace {extent.name} (disk {extent.disk}), {self._kind(extent.disk)}" for extent in self._devices.extents
         ]
-        hooks = self._hooks()
-        lines += [*(f"observe {hook.name} by {hook.by}" for hook in hooks), self.planned_memory(self._prepare)]
-        return lines + self._devices.shortage
+        return self._planned([*lines, *(f"observe {hook.name} by {hook.by}" for hook in self._hooks())])
 
     @property
     def needed_hooks(self) -> tuple[Hook, ...]:

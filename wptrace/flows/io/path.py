@@ -125,11 +125,6 @@ class PathFlow(DeviceFlow):
         """Whether wanted files are served by other machines or processes."""
         return bool(self._devices.remotes)
 
-    def plan(self) -> list[str]:
-        """Describe a start without doing it."""
-        lines = [*self._devices.plan(self._hooks()), self.planned_memory(self._prepare)]
-        return lines + self._devices.shortage
-
     def _hooks(self) -> tuple[Hook, ...]:
         wanted = {stage for part in self._parts for stage in part.stages}
         disks = {extent.disk for extent in self._devices.extents} if not self._devices.everything else None
