@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple, TypeVar, Union
 
 from wptrace.capture import columns, spec
 from wptrace.capture.frames import (
@@ -36,10 +36,12 @@ from wptrace.model.distribution import Distribution
 from wptrace.model.kind import TOTAL, Group
 from wptrace.model.report import Event, InFlight, Report, Start, arranged
 
+_Label = TypeVar("_Label")
+
 # In a segment, and of all of them that differ.
 _MOST_LAYOUTS, _MOST_DIFFERENT = 8, 64
 _STACK_NUMBERS, _MOST_FUNCTIONS = 1 << 16, 128
-_MOST_CGROUPS = _MOST_STATEMENTS = 1 << 18
+_MOST_LABELS = 1 << 18
 # In the tables of a flight recorder.
 _MOST_TASKS, _MOST_FILES, _MOST_ROWS = 1 << 16, 1 << 14, (1 << 14) + 1
 _MOST_ANCHORS = 1 << 10
@@ -105,6 +107,22 @@ class Head(NamedTuple):
     """Its figures are those of its events."""
 
 
+class _Labels(OrderedDict[int, _Label]):
+    """What numbers in records stand for; the oldest are forgotten."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._text = 0
+
+    def learn(self, number: int, label: _Label) -> None:
+        self._text += len(str(label)) - len(str(self.pop(number, "")))
+        self[number] = label
+
+    def forget(self) -> None:
+        while len(self) > _MOST_LABELS or self._text > _MOST_TEXT:
+            self._text -= len(str(self.popitem(last=False)[1]))
+
+
 class _Frames:
     """Decodes frames, wherever they come from."""
 
@@ -115,8 +133,8 @@ class _Frames:
         self._from = file
         self.layouts: list[Described] = []
         self._begin_segment()
-        self.cgroups: OrderedDict[int, str] = OrderedDict()
-        self.statements: OrderedDict[int, Any] = OrderedDict()
+        self.cgroups: _Labels[str] = _Labels()
+        self.statements: _Labels[Any] = _Labels()
         """Labels of owners by what records have; None for a program by its name."""
         self.stacks: dict[int, tuple[str, Sequence[str]]] = {}
         """Of waits: the reason and functions, by the number in records."""
@@ -128,7 +146,7 @@ class _Frames:
         """Values of labels by the number of a row, in a dump of objects."""
         self.anchors: list[Anchor] = []
         self._boot = ""
-        self._learnt = self._named = self._stated = self._stack_text = 0
+        self._learnt = self._stack_text = 0
 
     def _begin_segment(self) -> None:
         self._known = spec.Known()
@@ -193,14 +211,12 @@ class _Frames:
             key = spec.integer(int(number))
             if len(spec.text(name)) > _LONGEST_NAME:
                 raise ValueError("no cgroup has this name")
-            self._named += len(name) - len(self.cgroups.pop(key, ""))
-            self.cgroups[key] = name
+            self.cgroups.learn(key, name)
         for number, label in spec.mapping(has.get("statements", {})).items():
             key, owner = spec.integer(int(number)), spec.value(label)
             if len(str(owner)) > _LONGEST_NAME:
                 raise ValueError("too long a statement")
-            self._stated += len(str(owner)) - len(str(self.statements.pop(key, "")))
-            self.statements[key] = owner
+            self.statements.learn(key, owner)
         for number, stack in spec.mapping(has.get("waits", {})).items():
             reason, *functions = map(spec.text, spec.sequence(stack))
             key = spec.integer(int(number))
@@ -228,10 +244,8 @@ class _Frames:
             if len(found) != len(names) or any(len(name) > _LONGEST_NAME for name in found):
                 raise ValueError("there are other slots")
             names[:] = found
-        while len(self.cgroups) > _MOST_CGROUPS or self._named > _MOST_TEXT:
-            self._named -= len(self.cgroups.popitem(last=False)[1])
-        while len(self.statements) > _MOST_STATEMENTS or self._stated > _MOST_TEXT:
-            self._stated -= len(str(self.statements.popitem(last=False)[1]))
+        self.cgroups.forget()
+        self.statements.forget()
 
     def _clock(self, has: Mapping[str, Any]) -> int:
         """The time of day. One that is computed from others says no more."""
