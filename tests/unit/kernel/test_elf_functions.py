@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.kernel.damage import damaged
 from wptrace.kernel.elf_functions import Functions, functions
 
 ADDRESS = 0x400000
@@ -107,9 +108,7 @@ def test_damage_is_no_error(tmp_path: Path) -> None:
     whole = elf([(1, ADDRESS + 0x20, 0x10), (5, ADDRESS, 0)], b"\0one\0two\0")
     chance = random.Random(1)  # noqa: S311 - the same damage each time
     for _ in range(2000):
-        data = bytearray(whole)
-        for _ in range(chance.choice((1, 4, 16))):
-            data[chance.randrange(len(data))] = chance.choice((0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)))
+        data = damaged(whole, chance)
         found = read(tmp_path, bytes(data[: chance.choice((len(data), chance.randrange(len(data))))]))
         if found is not None:
             found.name(CODE + chance.randrange(64))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.kernel.damage import damaged
 from wptrace.errors import UsageError
 from wptrace.kernel import binaries, sdt
 from wptrace.kernel.sdt import Operand
@@ -125,9 +126,7 @@ def test_damage_is_one_sentence(tmp_path: Path) -> None:
     chance = random.Random(1)  # noqa: S311 - the same damage each time
     outcomes = set()
     for _ in range(500):
-        data = bytearray(whole)
-        for _ in range(chance.choice((1, 4, 16))):
-            data[chance.randrange(len(data))] = chance.choice((0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)))
+        data = damaged(whole, chance)
         try:
             sites = found(written(tmp_path, bytes(data)))
         except UsageError:
