@@ -22,11 +22,11 @@ class Aio:
         assert not _libc.syscall(_SETUP, most, ctypes.byref(self._context))
 
     def do(self, opcode: int, fd: int, address: int = 0, length: int = 0, offset: int = 0) -> int:
-        """Ask for one, wait for it, and return its result."""
+        """Submit one request, wait for it and return its result."""
         return self.do_all([(opcode, fd, address, length, offset)])[0]
 
     def do_all(self, wanted: Sequence[tuple[int, int, int, int, int]]) -> list[int]:
-        """The same of several, in one call; results are in the order of their ends."""
+        """Submit requests in one call, wait for all of them and return their results in the order of completion."""
         asked = [struct.pack("QIIHHIQQQQII", 0, 0, 0, op, 0, fd, *where, 0, 0, 0) for op, fd, *where in wanted]
         blocks, events = (
             [ctypes.create_string_buffer(one) for one in asked],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of points without anything to attach to: the kernel runs them once, on arguments that a test chose."""
+"""Programs that are attached to nothing: the kernel runs each once, on arguments that a test chose."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ARGUMENTS, POINTS = 12, 8
 
 
 class Bodies:
-    """The object of flows by definition, and programs that take key, other key, value, label, mark and failure."""
+    """The object of flows by definition, and programs with key, other key, value, label, mark and failure."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Bodies:
         self.made: list[Generated] = []
 
     def make(self, body: str, point: int = 0, outcome: int = 0, after: int = 0, labels: int = 0, **flags: bool) -> Run:
-        """A program; with flags as in args.h."""
+        """Generate a program, with flags as in args.h."""
         given = {**self._kept, **flags}
         bits = sum(1 << self.found.flags[name] for name, on in given.items() if on)
         bits |= after << self.found.shifts["after"] | outcome << self.found.shifts["outcome"]
@@ -92,7 +92,7 @@ class Bodies:
         return {name: count for name, count in found.items() if count}
 
     def cell(self, row: int = 0) -> Mapping[str, int]:
-        """Of all CPUs together, with the number of values of each distribution."""
+        """Return the fields of a row, summed over all CPUs, and the number of values in each distribution."""
         codec = self.obj.struct("cell")
         memory = self.obj.maps["cells"].raw(row.to_bytes(4, "little"))
         assert memory is not None
@@ -119,7 +119,7 @@ class Bodies:
 
 
 class Run:
-    """One program; a call runs it."""
+    """A program that runs once per call."""
 
     def __init__(self, fd: int) -> None:
         self._lib = libbpf()
@@ -130,7 +130,7 @@ class Run:
         self._arguments = [self._lib.ffi.cast("long", value) for value in (len(attribute),)]
 
     def __call__(self, key: int, *more: int) -> None:
-        """`more` are the other key, the value, labels, and behind them at place 5 a mark."""
+        """Run it. `more` are the other key, the value and the labels; the mark is at place 5."""
         self._context[0] = key
         for place, value in enumerate(more, 1):
             self._context[place] = value

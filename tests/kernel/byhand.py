@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs programs without their hook, on arguments that a test makes up."""
+"""Running a program without its hook, on arguments that a test makes up."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ _PROG_TEST_RUN = 10
 
 
 def run(obj: BpfObject, program: str, *arguments: int) -> None:
-    """Runs a raw_tp program once, on the CPU that this thread is on."""
+    """Run a raw_tp program once, on the CPU of this thread."""
     context = struct.pack(f"{len(arguments)}Q", *arguments)
     memory = ctypes.create_string_buffer(context, len(context))
-    # union bpf_attr, test: prog_fd, retval, sizes and addresses of data, repeat, duration, the same of the context.
+    # union bpf_attr, test: prog_fd, retval, sizes and addresses of data, repeat, duration, then size and address of the
+    # context.
     attribute = ctypes.create_string_buffer(80)
     struct.pack_into("I", attribute, 0, obj.progs[program].fd)
     struct.pack_into("I4xQ", attribute, 40, len(context), ctypes.addressof(memory))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that trace a real kernel: the running one, or a guest's. `tests/run.py` runs them on every one of the matrix.
+"""Fixtures of tests that trace a real kernel: the running one, or a guest's. `tests/run.py` runs them on each kernel.
 
-On the running kernel only what a test made itself is traced: a loop device. In a guest there are real drivers.
+On the running kernel tests trace only loop devices that they made. Guests have real drivers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ MARKS = {
     "realclock": "an emulated CPU that stands still may make it fail: it runs once more, and the run says so",
 }
 
-# So often a test runs whose traces the kernel skipped programs of, and what is `realclock` in `make test-all`.
+# How often a test may run if the kernel skipped programs of its traces, and how often `make test-all` runs a
+# `realclock` test.
 _TRIES, _ROUNDS = 20, 20
 
 
@@ -47,9 +48,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what passed in a guest that died then (tests/run.py)."""
-    # Tests that share a trace come last: it would run beside the commands of others. Those that need a second CPU come
-    # first: it is there for them alone, as the others cost an emulated machine less without it.
+    """Order the tests, and leave out those that had passed when a guest died (tests/run.py)."""
+    # Tests that share a trace come last, because it would run beside the commands of others. Those that need a second
+    # CPU come first: it is online only for them, because without it the others cost an emulated machine less.
     items.sort(key=lambda item: (item.get_closest_marker("smp") is None, _shared_trace(item)))
     if "WPTRACE_TESTS_DONE" not in os.environ:
         return
@@ -74,7 +75,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
-    """A test runs once more only where the kernel or an emulated CPU is to blame, and each time is reported."""
+    """Run a test once more only if the kernel or an emulated CPU is to blame, and report each time."""
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     _set_cpus(item.get_closest_marker("smp") is not None)
     realclock = item.get_closest_marker("realclock") is not None
@@ -110,7 +111,7 @@ _second = ExitStack()
 
 
 def _set_cpus(two: bool) -> None:
-    """Main guests begin with one of their two CPUs (tests/run.py)."""
+    """Switch the second CPU of a guest on or off. Most guests boot with one of their two (tests/run.py)."""
     if ONE_CPU and two != (os.cpu_count() == 2):
         _second.enter_context(_second_cpu()) if two else _second.close()
 
@@ -122,7 +123,7 @@ _skipped = 0
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Figures for the table of tests/run.py."""
+    """Print figures for the table of tests/run.py."""
     for line in config.stash.get(_RETRIES, []):
         terminalreporter.write_line(f"retried {line}")
     terminalreporter.write_line(f"started the command {len(commands)} times, loaded {_loads} objects in tests")
@@ -191,14 +192,14 @@ def _disk_of(kind: str, folder: Path) -> Iterator[Disk]:
 
 @pytest.fixture
 def disks(tmp_path: Path) -> Iterator[list[Disk]]:
-    """One of each kind at once, for those that trace them all: a tracer takes its time to start in a guest."""
+    """One disk of each kind at once, for tests that trace all of them: a tracer is slow to start in a guest."""
     with ExitStack() as stack:
         yield [stack.enter_context(_disk_of(kind, tmp_path)) for kind in KINDS]
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    """One disk, whose driver has all features: nvme in guests."""
+    """A disk whose driver has all features; nvme in guests."""
     if GUEST:
         yield Disk("nvme0n1")
     else:
@@ -208,7 +209,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 @pytest.fixture(scope="module")
 def v2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Cgroups v2, which are there before a trace begins."""
+    """Cgroups v2, mounted before a trace begins."""
     with hierarchy(tmp_path_factory.mktemp("cgroups") / "v2") as top:
         yield top
 
@@ -222,13 +223,13 @@ def _shared() -> Iterator[Shared]:
 
 @pytest.fixture(scope="module")
 def path_flow(_shared: Shared) -> Running:
-    """`wptrace io --each`, one for all modules: who asks aims it at his devices."""
+    """`wptrace io --each`, shared by all modules. A test aims it at its devices."""
     return _shared.of(writeback=False)
 
 
 @pytest.fixture(scope="module")
 def writeback_flow(_shared: Shared) -> Running:
-    """The same with --writeback."""
+    """`wptrace io --each --writeback`, shared by all modules."""
     return _shared.of(writeback=True)
 
 
@@ -238,7 +239,7 @@ SHARED = ("path_flow", "writeback_flow")
 
 @pytest.fixture
 def binding() -> Iterator[BpfObject]:
-    """The tests' own object, with every program's autoload off."""
+    """The object of these tests, with the autoload of every program off."""
     with BpfObject(object_path("binding")) as obj:
         for program in obj.progs.values():
             program.autoload = False
@@ -250,14 +251,14 @@ _TRACING = Path("/sys/kernel/tracing")
 
 @pytest.fixture(scope="session", autouse=True)
 def _filesystems() -> None:
-    """Classic tracepoints need tracefs, which a kernel may leave to be mounted."""
+    """Mount tracefs, which classic tracepoints need."""
     if not (_TRACING / "events").is_dir():
         subprocess.run(["mount", "-t", "tracefs", "tracefs", str(_TRACING)], check=False, capture_output=True)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _nvme_has_no_scheduler() -> None:
-    """As with several CPUs: for one queue, as one CPU has and virtio-blk here, the kernel takes mq-deadline."""
+    """Use no scheduler, as with several CPUs. With a single queue the kernel would choose mq-deadline."""
     scheduler = Path("/sys/block/nvme0n1/queue/scheduler")
     if GUEST and scheduler.exists():
         scheduler.write_text("none")
@@ -265,9 +266,9 @@ def _nvme_has_no_scheduler() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _counters_may_overflow_often() -> None:
-    """An emulated CPU is so slow at it that the kernel takes away the right to."""
+    """Keep the kernel from lowering the sample rate because an emulated CPU is slow at overflows."""
     if GUEST:
-        # A rate cannot be set while it is not watched, which it is not when a test is tried again.
+        # With 0, which turns the watch off, the kernel takes no rate; a test that runs again finds 0.
         Path("/proc/sys/kernel/perf_cpu_time_max_percent").write_text("25")
         Path("/proc/sys/kernel/perf_event_max_sample_rate").write_text("100000")
         Path("/proc/sys/kernel/perf_cpu_time_max_percent").write_text("0")
@@ -283,9 +284,10 @@ _BUSY = (
 
 @contextmanager
 def _second_cpu() -> Iterator[None]:
-    """The first and the second one at a tracepoint make the kernel patch its code, on which emulated CPUs may die.
+    """Keep one CPU more online, and the tracepoints of busy functions patched.
 
-    So two are there all the time: buffers that take nothing.
+    The first and the second user of a tracepoint make the kernel patch its code, and emulated CPUs may die of that. So
+    each has two users all the time: buffers that record nothing.
     """
     switch = Path("/sys/devices/system/cpu/cpu1/online")
     folders = [_TRACING / "instances" / f"wptest_{number}" for number in range(2)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Disks to test on, and what the kernel itself counted for them."""
+"""Disks to test on, and the kernel's own counters of them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Disk(NamedTuple):
 
     @property
     def number(self) -> int:
-        """As the kernel has it inside, and filters of its tracing do."""
+        """The device number as the kernel stores it, and as filters of its tracing take it."""
         device = Path(self.path).stat().st_rdev
         return os.major(device) << 20 | os.minor(device)
 
@@ -39,7 +39,7 @@ class Disk(NamedTuple):
         return completed([self])[self.name]
 
     def in_flight(self) -> list[int]:
-        """Reads and writes that the kernel has begun and not ended; none of a device that is gone."""
+        """Return the reads and writes in flight, by the kernel's count; none if the device is gone."""
         with suppress(FileNotFoundError):
             return [int(word) for word in Path("/sys/class/block", self.name, "inflight").read_text().split()]
         return []
@@ -51,10 +51,10 @@ class Disk(NamedTuple):
 
 
 def completed(disks: Sequence[Disk]) -> dict[str, dict[str, int]]:
-    """The kernel's counters when nothing is under way any more.
+    """Return the kernel's counters once nothing is in flight any more.
 
-    Who waits for a request hears of its end before the kernel has counted it, which takes an emulated CPU its time. So
-    the counts are looked at until they rest, or for a second where something is always under way.
+    The kernel counts a request after it has woken up its waiter, which may take a while on an emulated CPU. So this
+    reads the counters until they stop, or for a second on a disk that is always busy.
     """
     found = {disk.name: disk.counted() for disk in disks}
     for _ in range(20):
@@ -75,8 +75,8 @@ def loop_device(image: Path, size: str = "64M") -> Iterator[Disk]:
 
 @contextmanager
 def loop_on(path: Path | str, *options: str) -> Iterator[Disk]:
-    """A loop device on a file or a disk that is there."""
-    subprocess.run(["modprobe", "--quiet", "loop"], check=False)  # built in here and there
+    """A loop device on an existing file or disk."""
+    subprocess.run(["modprobe", "--quiet", "loop"], check=False)  # may be built in
     command = ["losetup", "--find", "--show", *options, str(path)]
     name = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
     try:
@@ -87,7 +87,7 @@ def loop_on(path: Path | str, *options: str) -> Iterator[Disk]:
 
 @contextmanager
 def null_device(name: str = "wpt0", **settings: int) -> Iterator[Disk]:
-    """A null_blk disk of its own, configured as /sys/kernel/config/nullb tells. Several at once want names."""
+    """A null_blk disk, configured as in /sys/kernel/config/nullb. Several at once need names."""
     subprocess.run(["modprobe", "null_blk", "nr_devices=0"], check=True)
     if not Path("/sys/kernel/config/nullb").is_dir():
         subprocess.run(["mount", "-t", "configfs", "configfs", "/sys/kernel/config"], check=True)
@@ -106,14 +106,14 @@ def null_device(name: str = "wpt0", **settings: int) -> Iterator[Disk]:
 
 
 def unmount(folder: Path) -> None:
-    """At once, or where a process of a failed test still has a file there, as soon as it has not."""
+    """Unmount now or, if a process of a failed test still has a file open, as soon as possible."""
     if subprocess.run(["umount", str(folder)], capture_output=True).returncode:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @contextmanager
 def scsi_debug(**settings: int) -> Iterator[Disk]:
-    """A disk of the SCSI layer's own test driver, with its module parameters."""
+    """A disk of scsi_debug, with its module parameters."""
     before = {path.name for path in Path("/sys/block").iterdir()}
     parameters = [f"{name}={value}" for name, value in settings.items()]
     subprocess.run(["modprobe", "scsi_debug", "delay=0", *parameters], check=True)
@@ -132,7 +132,7 @@ def scsi_debug(**settings: int) -> Iterator[Disk]:
 
 @contextmanager
 def frozen(*tops: Path) -> Iterator[None]:
-    """All of these file systems is on their disks, and nothing is written: xfs writes metadata seconds after a sync."""
+    """Freeze file systems: all data are on disk, and nothing writes. xfs writes metadata seconds after a sync."""
     with ExitStack() as stack:
         for top in tops:
             subprocess.run(["fsfreeze", "--freeze", str(top)], check=True)
@@ -145,10 +145,10 @@ CENTISECS = Path("/proc/sys/vm/dirty_writeback_centisecs")
 
 @contextmanager
 def written_when_asked() -> Iterator[None]:
-    """In a guest the kernel's workers come round each hour, once what was dirty before is written.
+    """In a guest, write what is dirty, then let the kernel's flushers wake only once an hour.
 
-    With 0 they would not come by themselves, but at once when something becomes dirty, and write it where the disk has
-    had no share of the writing yet. Elsewhere this is a setting of a whole machine that others use as well.
+    With 0 they would not wake periodically, but at once when something becomes dirty on a disk that has had no share of
+    the writing yet. Elsewhere the setting is left alone, as the whole machine uses it.
     """
     with ExitStack() as stack:
         if "WPTRACE_LAB_KERNEL" in os.environ:
@@ -158,14 +158,14 @@ def written_when_asked() -> Iterator[None]:
 
 
 def wake_flushers() -> None:
-    """Change a setting of a guest, which no one else uses."""
-    # Another value wakes them.
+    """Wake the flushers by a change of a setting; only in guests, where no one else uses it."""
+    # The kernel wakes them when the value changes.
     CENTISECS.write_text(str(int(CENTISECS.read_text()) + 1))
 
 
 @contextmanager
 def setting(path: Path, value: str) -> Iterator[None]:
-    """A sysfs file with another content for a while."""
+    """Change the content of a sysfs file for a while."""
     before = path.read_text().strip()
     path.write_text(value)
     try:
@@ -175,12 +175,12 @@ def setting(path: Path, value: str) -> Iterator[None]:
 
 
 def fio(disk: str, **options: Any) -> dict[str, Any]:
-    """Runs fio on a device; returns its only job's report."""
+    """Run fio on a device and return the report of its only job."""
     return fio_jobs({"filename": disk, **options})[0]
 
 
 def fio_jobs(*jobs: dict[str, Any]) -> list[dict[str, Any]]:
-    """Several at once, or behind those with stonewall=1, by one fio: it takes its time to start in a guest."""
+    """Run several jobs, at once or one after the other (stonewall=1), by one fio: it is slow to start in a guest."""
     command = ["fio", "--output-format=json"]
     for options in jobs:
         settings = {
@@ -196,7 +196,7 @@ def fio_jobs(*jobs: dict[str, Any]) -> list[dict[str, Any]]:
             **options,
         }
         command += [f"--{name}={value}" for name, value in settings.items()]
-    # A guest that skips idle time passes minutes of it while the host reads fio's libraries.
+    # In a guest that skips idle time minutes pass while the host reads fio's libraries.
     done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
     assert done.returncode == 0, done.stderr + done.stdout
     found = json.loads(done.stdout[done.stdout.index("{") :])["jobs"]
@@ -205,5 +205,5 @@ def fio_jobs(*jobs: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def total(job: dict[str, Any]) -> int:
-    """How many requests fio's own count has."""
+    """Return the number of requests by fio's own count."""
     return int(job["read"]["total_ios"] + job["write"]["total_ios"])

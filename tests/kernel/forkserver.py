@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts of the command in guests: of one, a third is the interpreter and its imports, which are the same each time.
+"""Starts of the command in guests, where the interpreter and its imports take a third of each.
 
-A process that has imported all of the package, and done nothing else, forks for each start. On the running kernel, and
-where a test starts it with an environment of its own or through another command, it is started as users do.
+A process that has imported the package, and done nothing else, forks for each start. On the running kernel, and if a
+test starts the command in an environment of its own or through another command, it starts as for users.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LONGEST = 1 << 16
 
 
 class Started:
-    """Stands in for `subprocess.Popen`, for those who wait for a command and read its output."""
+    """A stand-in for `subprocess.Popen`, for tests that wait for a command and read its output."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self._status, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -69,7 +69,7 @@ class Started:
 
 @lru_cache(maxsize=1)
 def _server() -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """It ends when we do."""
+    """Start the server, which ends with this process."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
@@ -117,18 +117,18 @@ def _send_exit_code(ended: int, pid: int, status: socket.socket) -> None:
 
 
 def _become(words: Sequence[str], outputs: Sequence[int]) -> NoReturn:
-    """As `python3 -m wptrace` begins: standard streams, and no file that is anybody else's."""
+    """Run the command in this process as `python3 -m wptrace` would: with standard streams, and no other open file."""
     from wptrace.cli.main import run
 
     code: object = 1
     try:
         for number, fd in enumerate(outputs, 1):
             os.dup2(fd, number)
-        # Those of the server were made for files, in which one may seek.
+        # The server's own streams were made for files that can seek.
         sys.stdout = os.fdopen(1, "w", closefd=False)
         sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-        # What the server has is never freed here: its sockets have numbers that are others' now.
+        # Never free objects of the server: the numbers of its sockets belong to other files now.
         gc.freeze()
         sys.argv[:] = ["wptrace", *words]
         run()
@@ -149,7 +149,7 @@ def _import_all() -> None:
 
 
 if __name__ == "__main__":
-    # As the entry point does.
+    # The entry point does the same.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     _import_all()
     _serve(socket.socket(fileno=int(sys.argv[1])))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A FUSE file system of one file, which is a file below.
+"""A FUSE file system of one file, backed by a file of another file system.
 
-`FOLDER FILE`: mounts itself there, says "ready" and serves until it is unmounted. The kernel reads and writes the file
-below itself (passthrough, since 6.9). `FOLDER FILE SECONDS`: the server does, and takes its time for each read and
-write; at its end it says what it was asked, how often.
+`FOLDER FILE` mounts it, prints "ready" and serves until it is unmounted; the kernel reads and writes the backing file
+itself (passthrough, since 6.9). With `FOLDER FILE SECONDS` the server reads and writes, with this delay for each
+request, and at its end prints how often it was asked for what.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import time
 from collections import Counter
 
 NAME = b"data"
-ROOT, DATA = 1, 2  # numbers of nodes
+ROOT, DATA = 1, 2  # node numbers
 
 # include/uapi/linux/fuse.h
 LOOKUP, FORGET, GETATTR, OPEN, RELEASE, FLUSH, INIT, DESTROY, BATCH_FORGET = 1, 2, 3, 14, 18, 25, 26, 38, 42
@@ -49,7 +49,7 @@ class Server:
                 asked = os.read(self._device, _MAX_WRITE + 4096)
             except OSError as error:
                 if error.errno == errno.ENODEV:
-                    return  # it is unmounted
+                    return  # unmounted
                 raise
             opcode, unique, node = struct.unpack_from("=4xIQQ", asked)
             if opcode in (FORGET, BATCH_FORGET):

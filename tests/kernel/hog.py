@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program of `loads.hog`: NAME BURST_US GAP_US, between a line on standard input and its end."""
+"""The program of `loads.hog`: NAME BURST_US GAP_US. It runs from a line on standard input until the end of that."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 
 
 def main(name: str, burst_us: int, gap_us: int) -> None:
-    with open("/proc/self/comm", "w") as comm:  # noqa: PTH123 - pathlib takes an emulated CPU its time
+    with open("/proc/self/comm", "w") as comm:  # noqa: PTH123 - pathlib is slow to import on an emulated CPU
         comm.write(name)
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
     print("ready", flush=True)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work in a guest whose host is traced too: `python -m tests.kernel.inside FOLDER DISK=COUNT[+SYNCS]... [OPTION...]`
+"""Load in a guest whose host is traced too: `python -m tests.kernel.inside FOLDER DISK=COUNT[+SYNCS]... [OPTION...]`
 
-FOLDER is shared with the host. It traces the disks into `guest.wpt` there, or once the host says that it `listens` into
-a port of virtio-serial or vsock, with more options of `wptrace io`. It says that it is `ready`, waits for `go`,
-compares its clock with the host's, and reads and writes so often on each disk.
+FOLDER is shared with the host. This traces the disks into `guest.wpt` there or, once the host says that it `listens`,
+into a port of virtio-serial or vsock, with more options of `wptrace io`. It reports that it is `ready`, waits for `go`,
+compares its clock with the host's, and makes COUNT reads and writes on each disk.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pathlib import Path
 
 BLOCK = 4096
 PATIENCE_S = 300
-# The host may have to wait for other guests to end, until there is room for a second one.
+# The host may have to wait until other guests end and there is room for a second one.
 LONG_S = 3000
-# So often either side looks at the clock of the other.
+# How often each side reads the clock of the other.
 READS = 40
 PORT = "wptrace"
 VSOCK = 1234
@@ -39,7 +39,7 @@ def wait_for(condition: Callable[[], object], seconds: float) -> None:
 
 
 def report_time(folder: Path, prefix: str) -> None:
-    """Report the time in the name of a file: the other side does not cache names."""
+    """Report the time in the name of a file, because the other side does not cache names."""
     new = folder / f"{prefix}{time.monotonic_ns()}"
     for old in reported(folder, prefix)[1]:
         old.rename(new)
@@ -48,15 +48,18 @@ def report_time(folder: Path, prefix: str) -> None:
 
 
 def reported(folder: Path, prefix: str) -> tuple[int, list[Path]]:
-    """The other's time, which was not later than now, and the file that has it; 0: it wrote none."""
+    """Return the time that the other side reported, which is not later than now, and its file; 0 for none."""
     found = [path for path in folder.iterdir() if path.name.startswith(prefix)]
     return max((int(path.name[len(prefix) :]) for path in found), default=0), found
 
 
 def work(disk: str, count: int, syncs: int) -> None:
-    """Direct, each at its own place; then so often a write and two flushes, the second of which has nothing to do."""
+    """Read and write directly, each time at another place; then write and flush twice, as often as `syncs` says.
+
+    The second flush of each pair has nothing to do.
+    """
     fd = os.open(f"/dev/{disk}", os.O_RDWR | os.O_DIRECT)
-    chance = random.Random(disk)  # noqa: S311 - always the same
+    chance = random.Random(disk)  # noqa: S311 - the same each time
     room = os.lseek(fd, 0, os.SEEK_END) // BLOCK // 4
     places = chance.sample(range(room), count)
     with mmap.mmap(-1, 4 * BLOCK) as buffer:
@@ -73,7 +76,7 @@ def work(disk: str, count: int, syncs: int) -> None:
 
 
 def port() -> Path | None:
-    """The one that is meant for it; the names stand in sysfs, and links to them are made by nobody here."""
+    """Return the port of virtio-serial for this, by the names in sysfs: nothing here makes links to them."""
     for name in Path("/sys/class/virtio-ports").glob("*/name"):
         if name.read_text().strip() == PORT:
             return Path("/dev", name.parent.name)
@@ -81,7 +84,7 @@ def port() -> Path | None:
 
 
 def vsock() -> str | None:
-    """Where the guest has it."""
+    """Return the address of the host by vsock, if the guest has it."""
     if subprocess.run(["modprobe", "--quiet", "vmw_vsock_virtio_transport"], check=False).returncode:
         return None
     if not any(Path("/sys/bus/virtio/drivers/vmw_vsock_virtio_transport").glob("virtio*")):
@@ -91,12 +94,12 @@ def vsock() -> str | None:
 
 def main(folder: Path, loads: dict[str, tuple[int, int]], options: list[str]) -> None:
     disks = [word for disk in loads for word in ("-d", disk)]
-    # What both sides have in their caches of a shared file is not always the same.
+    # The two sides do not always see the same contents of a shared file.
     channel = port() or vsock()
     if channel:
-        # A machine that has much to do takes longer to start a trace than a guest waits for its host.
+        # A busy machine takes longer to start a trace than a guest waits for its host.
         wait_for((folder / "listens").exists, LONG_S)
-    capture = channel or Path("/tmp/guest.wpt")  # noqa: S108 - nobody else is here
+    capture = channel or Path("/tmp/guest.wpt")  # noqa: S108 - no one else uses this guest
     command = [sys.executable, "-m", "wptrace", "io", *disks, "--each", "--json", *options]
     command += ["--capture", str(capture)]
     trace = subprocess.Popen(command, stdout=subprocess.PIPE)

@@ -37,13 +37,13 @@ def scsi_device(latency_ns: int) -> Iterator[Disk]:
         wait_until((Path("/dev") / found.name).exists, "the scsi disk's node")
         yield Disk(found.name)
     finally:
-        # The scan of the new disk for partitions may still hold it.
+        # The kernel may still be scanning the new disk for partitions.
         wait_until(lambda: subprocess.run(["rmmod", "scsi_debug"], capture_output=True).returncode == 0, "its end")
 
 
 @contextmanager
 def delayed(lower: Disk, latency_ms: int) -> Iterator[Disk]:
-    """A dm-delay device on another one. Its timer counts ticks of 4 ms."""
+    """A dm-delay device on another disk. Its timer counts ticks of 4 ms."""
     sectors = Path("/sys/block", lower.name, "size").read_text().strip()
     name = f"wptest-{lower.name}"
     _run("modprobe", "dm-delay")
@@ -56,7 +56,7 @@ def delayed(lower: Disk, latency_ms: int) -> Iterator[Disk]:
 
 
 def delay(disk: Disk, latency_ms: int) -> None:
-    """From now on such a device takes longer."""
+    """Change the latency of a dm-delay device."""
     name = Path("/sys/block", disk.name, "dm/name").read_text().strip()
     *table, _ = _run("dmsetup", "table", name).split()
     _run("dmsetup", "load", name, "--table", " ".join([*table, str(latency_ms)]))
@@ -71,7 +71,7 @@ def direct_loop(below: Disk) -> Iterator[Disk]:
         yield disk
 
 
-# Features that kernels of the matrix do not know are off, and so is what would read or write later by itself.
+# No features that a kernel of the matrix lacks, and none that reads or writes in the background.
 _MADE = {
     "ext4": ("-E", "lazy_itable_init=0,lazy_journal_init=0", "-O", "^orphan_file,^metadata_csum_seed"),
     "xfs": ("--unsupported", "-f", "-m", "bigtime=0,inobtcount=0,reflink=0", "-i", "nrext64=0,exchange=0"),
@@ -82,10 +82,10 @@ _MADE_BY_OLD_TOOLS = ("--unsupported", "-f", "-m", "reflink=0")
 
 
 def mount(disk: Disk, kind: str, folder: Path, *options: str) -> None:
-    """Mount the file system that is on a disk already. A journal commits when asked to, and not every five seconds."""
+    """Mount the file system on a disk. Its journal commits on request, not every five seconds."""
     words = ["mount", "-t", kind, disk.path, str(folder), "-o"]
     quiet = ",".join((*(["commit=300"] if kind == "ext4" else []), *options, "rw"))
-    # Where a thread reads bitmaps ahead in the first seconds, an option stops it; 5.10 has neither.
+    # An option stops the thread that reads bitmaps ahead in the first seconds; 5.10 has neither.
     still = subprocess.run([*words, f"{quiet},no_prefetch_block_bitmaps"], capture_output=True).returncode == 0
     if not still:
         _run(*words, quiet)
@@ -93,7 +93,7 @@ def mount(disk: Disk, kind: str, folder: Path, *options: str) -> None:
 
 @contextmanager
 def mounted(disk: Disk, kind: str, folder: Path, made_with: str = "", options: str = "") -> Iterator[Path]:
-    """A new file system on a disk."""
+    """A new file system on a disk, mounted."""
     words = [f"mkfs.{kind}", "-q", *_MADE[kind], *made_with.split(), disk.path]
     made = subprocess.run(words, capture_output=True, text=True)
     if made.returncode and kind == "xfs":
@@ -113,7 +113,7 @@ def mounted(disk: Disk, kind: str, folder: Path, made_with: str = "", options: s
 
 @contextmanager
 def hierarchy(folder: Path) -> Iterator[Path]:
-    """Cgroups v2, mounted. A trace knows the names of those that are mounted when it starts."""
+    """Cgroups v2, mounted. A trace only knows names of cgroups that were mounted when it started."""
     folder.mkdir()
     _run("mount", "-t", "cgroup2", "cgroup2", str(folder))
     try:
@@ -124,7 +124,7 @@ def hierarchy(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def controlled(top: Path) -> Iterator[Path]:
-    """A cgroup with the io controller. Members that `join` it are gone when it ends."""
+    """A cgroup with the io controller. Processes that `join` it have ended before it does."""
     group = top / "wptest"
     control = top / "cgroup.subtree_control"
     had = "io" in control.read_text().split()
@@ -154,7 +154,7 @@ def limited(disk: Disk, limit: str, top: Path) -> Iterator[Path]:
 
 @contextmanager
 def costed(disk: Disk, iops: int, top: Path) -> Iterator[Path]:
-    """A cgroup on a device that by io.cost is good for so many requests a second."""
+    """A cgroup on a device for which io.cost is set to this many requests a second."""
     with controlled(top) as group:
         model = f"rbps=1000000000 rseqiops={iops} rrandiops={iops} wbps=1000000000 wseqiops={iops} wrandiops={iops}"
         qos = "ctrl=user rpct=0.00 rlat=1000000 wpct=0.00 wlat=1000000 min=100.00 max=100.00"
@@ -168,7 +168,7 @@ def costed(disk: Disk, iops: int, top: Path) -> Iterator[Path]:
 
 @contextmanager
 def joined(group: Path) -> Iterator[None]:
-    """This process, and with it each one that it starts, is a member."""
+    """Make this process, and those that it starts, members of a cgroup."""
     before = re.findall(r"^0::(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)[0]
     (group / "cgroup.procs").write_text(str(os.getpid()))
     try:
@@ -177,7 +177,7 @@ def joined(group: Path) -> Iterator[None]:
         (group.parent / before.lstrip("/") / "cgroup.procs").write_text(str(os.getpid()))
 
 
-# --- Who takes the CPU ------------------------------------------------------------------------------------------------
+# --- Load on the CPU --------------------------------------------------------------------------------------------------
 
 HOG = "wptest_hog"
 _HOG = Path(__file__).with_name("hog.py")
@@ -185,7 +185,7 @@ _HOG = Path(__file__).with_name("hog.py")
 
 @contextmanager
 def real_time(priority: int) -> Iterator[None]:
-    """This process and those that it starts run before all ordinary ones, and give way to the hog only."""
+    """Let this process, and those that it starts, preempt all ordinary ones; only the hog preempts them."""
     limit = Path("/proc/sys/kernel/sched_rt_runtime_us")
     with setting(limit, "-1"):
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
@@ -196,14 +196,14 @@ def real_time(priority: int) -> Iterator[None]:
 
 
 class Burst(NamedTuple):
-    """Of CLOCK_MONOTONIC, which is the clock of all stages."""
+    """When the hog had the CPU, by CLOCK_MONOTONIC, the clock of all stages."""
 
     start_ns: int
     end_ns: int
 
 
 class Hog:
-    """A process that takes its CPU from all others, in bursts; it is real-time, so no other task runs meanwhile."""
+    """A real-time process that takes its CPU in bursts; no other task runs there meanwhile."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -222,7 +222,7 @@ class Hog:
 
 @contextmanager
 def hog(burst_us: int, gap_us: int) -> Iterator[Hog]:
-    # Nothing but the interpreter: an emulated CPU takes seconds to import what tests do.
+    # Only the interpreter: an emulated CPU takes seconds to import the tests' modules.
     command = [sys.executable, "-I", "-S", str(_HOG), HOG, str(burst_us), str(gap_us)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:

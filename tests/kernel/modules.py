@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel modules of `tests/modules`: inserted for a while, commanded, and asked what they really did."""
+"""The kernel modules of `tests/modules`: insert them, command them and read what they did."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Event = dict[str, str]
 
 
 class Module(NamedTuple):
-    """An inserted module; its source says which commands it takes and what its log has."""
+    """An inserted module. Its source describes its commands and its log."""
 
     name: str
 
@@ -25,14 +25,14 @@ class Module(NamedTuple):
         return Path("/sys/kernel/debug", self.name)
 
     def run(self, *words: object) -> None:
-        """Returns when the module is done, or has begun. Several threads may be in here at once."""
-        # Without a buffer, which would be written again when the module refused it.
+        """Write a command; return when the module is done, or has begun. Several threads may do so at once."""
+        # A buffered file would write again after the module refused a command.
         with (self.control / "run").open("wb", buffering=0) as file:
             file.write(" ".join(map(str, words)).encode())
 
     @contextmanager
     def held(self, cpu: int) -> Iterator[None]:
-        """Of `irqoff`: interrupts are off on that CPU for as long as the block takes, which must not run there."""
+        """Keep interrupts off on a CPU with `irqoff`. The block must not run on that CPU."""
         self.run(cpu, -1)
         try:
             yield
@@ -40,14 +40,14 @@ class Module(NamedTuple):
             self.run("release")
 
     def log(self) -> list[Event]:
-        """All that happened since the module was inserted."""
+        """Return all events since the module was inserted."""
         lines = (self.control / "log").read_text().splitlines()
         return [dict(word.split("=", 1) for word in line.split()) for line in lines]
 
 
 @contextmanager
 def on_cpu(number: int) -> Iterator[None]:
-    """This thread and what it starts."""
+    """Bind this thread, and what it starts, to a CPU."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {number})
     try:
@@ -58,7 +58,7 @@ def on_cpu(number: int) -> Iterator[None]:
 
 @contextmanager
 def inserted(name: str) -> Iterator[Module]:
-    """`irqoff`, `smmu` or `iopf`, removed at the end."""
+    """Insert `irqoff`, `smmu` or `iopf`, and remove it at the end."""
     built = Path(os.environ.get("WPTRACE_LAB_MODULES", "/nowhere"))
     if not built.is_dir():
         pytest.fail("the modules are not built for this kernel: python3 -m tests.lab modules")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A network block device of the kernel, and its server: nbdkit, with a disk of memory."""
+"""A network block device of the kernel and its server, nbdkit with a disk in memory."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _SET_SOCKET, _SET_BLOCK_SIZE, _DO_IT, _CLEAR_SOCKET, _SET_BLOCKS, _DISCONNECT, _
     0xAB00 + number for number in (0, 1, 3, 4, 7, 8, 10)
 )
 _BLOCK = 4096
-# The protocol's "fixed newstyle" without zeros, and the option that ends the negotiation.
+# Flags of the handshake: fixed newstyle, no zeroes; and the option that ends the negotiation.
 _MODERN, _EXPORT = 3, 1
 
 
 def load() -> None:
-    """Without partitions: a search for them at some later open would read as well."""
+    """Load the module so that it never looks for partitions, because a later scan would read as well."""
     subprocess.run(["modprobe", "nbd", "nbds_max=1", "max_part=0"], check=True)
 
 
 @contextmanager
 def server(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """64 MiB behind a socket in the folder; what it served is in `stats` there when it has ended."""
+    """Serve 64 MiB at a socket in the folder; at its end the server writes its counts to `stats` there."""
     (parts,) = peers.fetch(peers.NBD).glob("usr/lib/*/nbdkit")
     words = ["--foreground", "--unix", str(folder / "socket"), "--filter", f"{parts}/filters/nbdkit-stats-filter.so"]
     words += [f"{parts}/plugins/nbdkit-memory-plugin.so", "64M", f"statsfile={folder / 'stats'}"]
@@ -51,7 +51,7 @@ def server(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 @contextmanager
 def stopped(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """The server answers nothing meanwhile, so what the device has stays in flight."""
+    """Stop the server, so that requests stay in flight."""
     process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
     try:
@@ -67,7 +67,7 @@ def served(folder: Path) -> dict[str, int]:
 
 @contextmanager
 def connected(folder: Path) -> Iterator[Disk]:
-    """The device, until the server is gone or the block ends."""
+    """Connect the device until the server is gone or the block ends."""
     load()
     with socket.socket(socket.AF_UNIX) as peer, Path("/dev/nbd0").open("r+b", buffering=0) as device:
         peer.connect(str(folder / "socket"))
@@ -83,7 +83,7 @@ def connected(folder: Path) -> Iterator[Disk]:
         def serve() -> None:
             with suppress(OSError):
                 fcntl.ioctl(device, _DO_IT)
-            # What has no answer fails.
+            # Fail the requests that were not answered.
             fcntl.ioctl(device, _CLEAR_SOCKET)
 
         thread = threading.Thread(target=serve, daemon=True)
@@ -94,14 +94,14 @@ def connected(folder: Path) -> Iterator[Disk]:
             yield disk
         finally:
             for end in (lambda: fcntl.ioctl(device, _DISCONNECT), lambda: peer.shutdown(socket.SHUT_RDWR)):
-                # The server may have been faster.
+                # The server may have disconnected first.
                 with suppress(OSError):
                     end()
             joined(thread)
 
 
 def _negotiated(peer: socket.socket) -> tuple[int, int]:
-    """The size, and what the server can."""
+    """Return the size of the disk and the flags of the server."""
     assert peer.recv(18, socket.MSG_WAITALL)[:16] == b"NBDMAGICIHAVEOPT"
     peer.sendall(struct.pack(">I8sII", _MODERN, b"IHAVEOPT", _EXPORT, 0))
     size, flags = struct.unpack(">QH", peer.recv(10, socket.MSG_WAITALL))

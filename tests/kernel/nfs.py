@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's own NFS server on loopback, and what its client counts.
+"""The kernel's own NFS server on loopback, and the counters of its client.
 
-The daemons that usually answer the server's questions are not needed: its caches are filled before it asks.
+No daemon has to answer the server's upcalls, because its caches are filled beforehand.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tests.kernel.disks import unmount
 
 _SERVER, _CACHES = Path("/proc/fs/nfsd"), Path("/proc/net/rpc")
 _CLIENT = "wptest"
-# From any port, written when it likes, whole file systems, known by a number.
+# insecure_port, async, nosubtreecheck and fsid
 _FLAGS = 0x2 | 0x10 | 0x400 | 0x2000
 _NEVER = (1 << 31) - 1
 _OPERATION = re.compile(r"^\s*(\w+): (\d+) (\d+) .* (\d+)$", re.MULTILINE)
 
 
 class Calls(NamedTuple):
-    """Of the client, by their procedure."""
+    """Calls of the client: by procedure, and in all."""
 
     made: Counter[str]
     sent: Counter[str]
@@ -41,7 +41,7 @@ class Calls(NamedTuple):
 
 @contextmanager
 def mounted(folder: Path, at: Path) -> Iterator[None]:
-    """A folder of a tmpfs or a disk as NFS has it."""
+    """Mount a folder of a tmpfs or a disk by NFS."""
     for module in ("nfsd", "nfsv4"):
         subprocess.run(["modprobe", module], check=True)
     if not (_SERVER / "threads").exists():
@@ -53,11 +53,11 @@ def mounted(folder: Path, at: Path) -> Iterator[None]:
     ):
         (_CACHES / cache / "channel").write_text(f"{line}\n")
     for name, text in (
-        # Version 3 needs rpcbind and locks of its own.
+        # Version 3 needs rpcbind and a lock manager.
         ("versions", "-2 -3 +4"),
-        # The least that there is: until then files are not opened.
+        # The minimum: no file can be opened before the grace period ends.
         ("nfsv4gracetime", "10"),
-        # The most: the client renews its lease now and then, whatever it does.
+        # The maximum, because the client renews its lease whatever else it does.
         ("nfsv4leasetime", "3600"),
         ("portlist", "tcp 2049"),
         ("threads", "2"),
@@ -75,7 +75,7 @@ def mounted(folder: Path, at: Path) -> Iterator[None]:
 
 
 def calls(at: Path) -> Calls:
-    """Operations of the client for the mount."""
+    """Return the operations that the client has counted for the mount."""
     (ours,) = (one for one in Path("/proc/self/mountstats").read_text().split("\ndevice ") if f" on {at} " in one)
     found = _OPERATION.findall(ours.partition("per-op statistics")[2])
     whole = re.search(r"^rpc (\d+)", (_CACHES / "nfs").read_text(), re.MULTILINE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits for processes and threads that have a limit: a test that waits in vain fails, and says for what."""
+"""Waits for processes and threads, with a limit: a test that waits too long fails and says what for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.kernel.trace import PATIENCE
 
 @contextmanager
 def guarded(process: subprocess.Popen[Any]) -> Iterator[None]:
-    """Kill it if the block takes too long, so that whoever reads its output finds the end."""
+    """Kill a process if the block takes too long, so that a reader of its output finds the end."""
     guard = threading.Timer(PATIENCE, process.kill)
     guard.daemon = True
     guard.start()
@@ -28,7 +28,7 @@ def guarded(process: subprocess.Popen[Any]) -> Iterator[None]:
 
 
 def said(process: subprocess.Popen[AnyStr]) -> AnyStr:
-    """Its next line."""
+    """Return the next line of a process."""
     assert process.stdout is not None
     with guarded(process):
         line = process.stdout.readline()
@@ -37,7 +37,7 @@ def said(process: subprocess.Popen[AnyStr]) -> AnyStr:
 
 
 def rest(process: subprocess.Popen[AnyStr]) -> list[AnyStr]:
-    """All lines until its end."""
+    """Return all lines that a process writes until its end."""
     assert process.stdout is not None
     with guarded(process):
         return list(process.stdout)
@@ -49,7 +49,7 @@ def joined(thread: threading.Thread) -> None:
 
 
 def reaped(pid: int) -> int:
-    """The status with which a child ended."""
+    """Wait for a child and return its status."""
     fd = os.pidfd_open(pid)
     try:
         ended, _, _ = select.select([fd], [], [], PATIENCE)

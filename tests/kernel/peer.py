@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Another tool that runs at the same time."""
+"""A tool of another project that runs next to wptrace."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.lab import peers
 from wptrace.bpf import loaded
 from wptrace.bpf.kernel_btf import vmlinux
 
-# The error of a verifier before 5.12 for an atomic operation that returns a value, which current tools contain.
+# What verifiers before 5.12 say about an atomic operation that returns a value; current tools contain such operations.
 _TOO_NEW = re.compile(r"prog '(\w+)': BPF program load failed(?:.*\n)+?BPF_STX uses reserved fields")
 _MISSING = re.compile(r"prog '\w+': failed to find kernel BTF type ID of '(\w+)'")
 
 
 def _why_not(complaint: str) -> str:
-    """Why this kernel cannot have it; empty for any other complaint."""
+    """Return what the tool needs that this kernel lacks; empty for any other complaint."""
     refused, missing = _TOO_NEW.search(complaint), _MISSING.search(complaint)
     if refused:
         return f"Linux 5.12: this kernel refuses its program {refused[1]}"
@@ -33,7 +33,7 @@ def _why_not(complaint: str) -> str:
 
 @contextmanager
 def running_peer(tool: str, *arguments: str, links: int) -> Iterator[subprocess.Popen[str]]:
-    """`links` is how many hooks it attaches to: what it prints stays in its buffer, so the kernel is asked."""
+    """Run a tool until it has attached `links` hooks, by the kernel's count: the tool's output is buffered."""
     command = peers.command(tool, *arguments)
     known = len(list(loaded.links()))
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
@@ -52,6 +52,6 @@ def running_peer(tool: str, *arguments: str, links: int) -> Iterator[subprocess.
 
 
 def ended(process: subprocess.Popen[str]) -> str:
-    """Return its output, at the end."""
+    """End the process and return its output."""
     process.send_signal(signal.SIGINT)
     return process.communicate(timeout=PATIENCE)[0]

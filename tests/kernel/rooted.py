@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of other releases of Debian in roots of their own, as in containers, with a folder of ours at /mnt."""
+"""Programs of other Debian releases, each in a root of its own as in a container, with one of our folders at /mnt."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-# In a name space of mounts of its own the folder becomes /mnt of the root. Servers refuse to run as root.
+# In a mount namespace of its own, the folder becomes /mnt of the root. Servers refuse to run as root.
 _INSIDE = """
 root=$0; folder=$1; shift
 mkdir -p "$root/mnt"
@@ -17,6 +17,6 @@ NOBODY = 65534
 
 
 def words(root: Path, folder: Path, *command: str) -> list[str]:
-    """The command line, whose process becomes that of the command."""
+    """Return the command line. Its process becomes that of the command."""
     inside = ["unshare", "--mount", "--propagation", "private", "sh", "-ec", _INSIDE]
     return [*inside, str(root), str(folder), *command]

@@ -25,7 +25,7 @@ def _size(disk: Disk) -> int:
 
 @contextmanager
 def mapped(name: str, *lines: str, module: str = "") -> Iterator[Disk]:
-    """A device of device-mapper, by the lines of its table."""
+    """A device of device-mapper with the given table."""
     if module:
         _run("modprobe", module)
     subprocess.run(
@@ -40,7 +40,7 @@ def mapped(name: str, *lines: str, module: str = "") -> Iterator[Disk]:
 
 @contextmanager
 def linear(*below: Disk) -> Iterator[Disk]:
-    """One behind the other."""
+    """Several disks, concatenated."""
     lines, at = [], 0
     for disk in below:
         lines.append(f"{at} {_size(disk)} linear {disk.path} 0")
@@ -51,7 +51,7 @@ def linear(*below: Disk) -> Iterator[Disk]:
 
 @contextmanager
 def suspended(disk: Disk) -> Iterator[None]:
-    """A device of device-mapper that keeps what it gets."""
+    """Suspend a device of device-mapper, which holds its bios meanwhile."""
     name = Path("/sys/block", disk.name, "dm/name").read_text().strip()
     _run("dmsetup", "suspend", "--noudevsync", "--nolockfs", name)
     try:
@@ -70,23 +70,23 @@ def crypt(below: Disk) -> Iterator[Disk]:
 
 @contextmanager
 def integrity(below: Disk) -> Iterator[Disk]:
-    """Checksums of all sectors; it sends on what it got, and says so to nobody (drivers/md/dm-integrity.c)."""
+    """Checksums of all sectors. It resubmits the bios that it got, with no event (drivers/md/dm-integrity.c)."""
     _run("modprobe", "crc32c")
     rest = f"integrity {below.path} 0 4 D 1 internal_hash:crc32c"
-    # The first time it writes how many sectors there are: struct superblock.
+    # At the first start dm-integrity writes the number of sectors into its superblock.
     with mapped(f"integrity-{below.name}", f"0 1 {rest}", module="dm-integrity"):
         pass
     with open(below.path, "rb") as disk:  # noqa: PTH123
         sectors = int.from_bytes(disk.read(24)[16:], "little")
     with mapped(f"integrity-{below.name}", f"0 {sectors} {rest}") as made:
-        # Sectors that were never written have no checksum.
+        # Sectors have no checksum until they are written.
         _run("dd", "if=/dev/zero", f"of={made.path}", "bs=1M", f"count={sectors >> 11}", "oflag=direct", "status=none")
         yield made
 
 
 @contextmanager
 def origin(below: Disk, copies: Disk) -> Iterator[Disk]:
-    """A disk of which there is a snapshot: what is written for the first time is copied before."""
+    """A disk with a snapshot: the old data are copied before a block is first overwritten."""
     sectors = _size(below)
     with mapped(f"origin-{below.name}", f"0 {sectors} snapshot-origin {below.path}", module="dm-snapshot") as made:
         line = f"0 {sectors} snapshot {below.path} {copies.path} P 8"
@@ -96,7 +96,7 @@ def origin(below: Disk, copies: Disk) -> Iterator[Disk]:
 
 @contextmanager
 def striped(*below: Disk) -> Iterator[Disk]:
-    """Stripes of 64 KiB."""
+    """Several disks with stripes of 64 KiB."""
     legs = " ".join(f"{disk.path} 0" for disk in below)
     sectors = min(map(_size, below)) * len(below)
     with mapped(f"stripe-{below[0].name}", f"0 {sectors} striped {len(below)} 128 {legs}") as disk:
@@ -112,7 +112,7 @@ def delayed(below: Disk, read_ms: int, write_ms: int) -> Iterator[Disk]:
 
 @contextmanager
 def thin(metadata: Disk, data: Disk, sectors: int) -> Iterator[tuple[Disk, Disk]]:
-    """A volume that gets its blocks of 64 KiB when they are written, and the pool that they are from."""
+    """A thin volume, which gets blocks of 64 KiB when they are written, and its pool."""
     pool_line = f"0 {_size(data)} thin-pool {metadata.path} {data.path} 128 0"
     with mapped(f"pool-{data.name}", pool_line, module="dm-thin-pool") as pool:
         _run("dmsetup", "message", f"wptest-pool-{data.name}", "0", "create_thin 0")
@@ -125,9 +125,9 @@ _ARRAYS = itertools.count()
 
 @contextmanager
 def array(level: str, *below: Disk) -> Iterator[Disk]:
-    """An array of md without metadata, whose disks are taken for in sync."""
+    """An array of md without metadata, whose disks are assumed to be in sync."""
     _run("modprobe", {"raid5": "raid456"}.get(level, level))
-    # One that has just been cleared may still have its name.
+    # An array that was just cleared may still have its name.
     name = f"md_wp{next(_ARRAYS)}"
     Path("/sys/module/md_mod/parameters/new_array").write_text(name)
     folder = Path("/sys/block", name, "md")
@@ -169,7 +169,7 @@ _HOST_ID = "hostid=6f6bb6ba-4d0c-4d58-8a3b-2f1d4f6c6a01"
 
 @contextmanager
 def nvme_target(disk: Disk, name: str, ports: int) -> Iterator[None]:
-    """A subsystem of NVMe over TCP with this disk, which is to be had at several ports."""
+    """An NVMe over TCP subsystem with this disk, at several ports."""
     for module in ("configfs", "nvmet", "nvmet-tcp", "nvme-tcp"):
         _run("modprobe", module)
     if not (_CONFIG / "nvmet").is_dir():
@@ -203,7 +203,7 @@ def nvme_target(disk: Disk, name: str, ports: int) -> Iterator[None]:
 
 @contextmanager
 def multipath(disk: Disk, paths: int = 2) -> Iterator[tuple[Disk, list[Disk]]]:
-    """The head of an NVMe multipath that uses its paths in turn, and the hidden disks below it."""
+    """The head of an NVMe multipath with the round-robin policy, and the hidden disks below it."""
     with nvme_target(disk, "wptest", paths):
         known = set(Path("/sys/class/nvme").iterdir())
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the real command and reads what it says."""
+"""Runs of the real command, and its output."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SCHEMA = json.loads((ROOT / "docs" / "schema.json").read_text())
 
 
 def _definitions() -> Iterator[tuple[str, Any]]:
-    """Validators by kind of line. A line is one of these, and their kinds differ: no other one need be asked."""
+    """Generate the validators by kind of line. Each kind has one of its own, so no other has to be tried."""
     for one in _SCHEMA["oneOf"]:
         kind = _SCHEMA["$defs"][one["$ref"].rpartition("/")[2]]["properties"]["kind"]
         for value in kind.get("oneOf", [kind]):
@@ -42,11 +42,11 @@ def _definitions() -> Iterator[tuple[str, Any]]:
 
 _VALIDATORS = dict(_definitions())
 assert sorted(_VALIDATORS) == sorted(_SCHEMA["properties"]["kind"]["enum"])
-# It is a limit, not a measurement: an emulated CPU of a busy machine may take its time.
+# A limit, not a measurement: an emulated CPU of a busy machine is slow.
 IN_LAB = "WPTRACE_LAB_KERNEL" in os.environ
 PATIENCE = float(os.environ.get("WPTRACE_TESTS_PATIENCE", 900 if IN_LAB else 120))
 
-# Of a command whose test has failed.
+# How long a command may take to end after its test has failed.
 _LAST_WORDS_S = 60.0
 
 Line = dict[str, Any]
@@ -58,7 +58,7 @@ commands: list[str] = []
 
 
 class BlamelessError(AssertionError):
-    """The kernel or an emulated CPU did it: the test runs once more, and the run tells so."""
+    """The kernel or an emulated CPU is to blame: the test runs once more, and the run reports it."""
 
 
 class KernelSkippedError(BlamelessError):
@@ -66,10 +66,10 @@ class KernelSkippedError(BlamelessError):
 
 
 def skipped(obj: BpfObject) -> int:
-    """So often the kernel skipped a program: what a test waits for or looks at may not be there."""
+    """Return how often the kernel skipped a program. Each time, what a test waits for may get lost."""
     found = 0
     for program in obj.progs.values():
-        # One that did not load has none.
+        # A program that was not loaded has no statistics.
         with suppress(WptraceError):
             found += program.statistics().recursion_misses if program.autoload else 0
     return found
@@ -118,7 +118,7 @@ def wait_until(condition: Any, what: str) -> None:
 
 
 class Lines:
-    """Lines of JSON, by what they are about."""
+    """Lines of JSON, by subject."""
 
     lines: list[Line]
 
@@ -137,7 +137,7 @@ class Lines:
 
 
 class Trace(Lines):
-    """`wptrace io --json` in the background, between its first line and its summary; or another command's."""
+    """`wptrace io --json` in the background, from its first line to its summary; subclasses run other commands."""
 
     command = "io"
     before: tuple[str, ...] = ()
@@ -153,7 +153,7 @@ class Trace(Lines):
         self._made = kernel_counted(self._disks)
         self._watched = self.command == "io" and _names_disks(arguments)
         self._stamped = self._watched and _by_stamps(arguments)
-        # On a hardened kernel with much to do, that alone would choose a level.
+        # A busy hardened kernel may keep `io` from choosing the path level by itself.
         is_io = self.command == "io" and not any(word.startswith("--level") for word in arguments)
         self.process = self._started((self.command, "--json", *(["--level=path"] if is_io else ()), *arguments))
         self._written: list[str] = []
@@ -187,17 +187,17 @@ class Trace(Lines):
             self._complaint += line
 
     def written(self) -> str:
-        """Return what it has written so far."""
+        """Return what the command has written so far."""
         return "".join(self._written)
 
     def wait_for(self, text: str, what: str = "", often: int = 1) -> None:
-        """Until it has written lines with this text, or has ended."""
+        """Wait until the command has written this many lines with the text, or has ended."""
         end = time.monotonic() + PATIENCE
         with self._news:
             while sum(text in line for line in self._written) < often and not self._is_over:
                 left = end - time.monotonic()
                 assert left > 0, f"waited in vain for {what or text}"
-                # Not for longer: a clock that skips idle time passes all of it while the host reads a file.
+                # Wake up often: a clock that skips idle time would pass all of it while the host reads a file.
                 self._news.wait(min(left, 0.05))
 
     def __enter__(self) -> Self:
@@ -216,7 +216,7 @@ class Trace(Lines):
             self.kill()
 
     def _explain(self, error: AssertionError) -> None:
-        """Say so where the kernel skipped a program and a test waited in vain for that reason."""
+        """Raise KernelSkippedError if the kernel skipped programs, because then tests may wait in vain."""
         self.process.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(_LAST_WORDS_S)
@@ -226,7 +226,7 @@ class Trace(Lines):
             raise KernelSkippedError(f"the kernel skipped {more} runs of programs before: {error}") from error
 
     def _ended(self) -> None:
-        """All that it wrote is read, and nothing of it is left."""
+        """Wait for the end, read all output and close the streams."""
         try:
             self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
@@ -244,7 +244,7 @@ class Trace(Lines):
         self._ended()
 
     def stop(self, number: int = signal.SIGINT) -> list[Line]:
-        """Ends it and returns all lines, each checked against the schema and the law."""
+        """End the trace and return all lines, each checked against the schema and the law."""
         self.process.send_signal(number)
         return self.wait()
 
@@ -255,7 +255,7 @@ class Trace(Lines):
         self.lines = [json.loads(line) for line in self._written]
         for line in self.lines:
             check(line)
-        # Each of several flows has one.
+        # Each flow has a summary.
         summaries = [line for line in self.lines if line["kind"] == "summary"]
         assert summaries, self.lines[-1:]
         if not self.adds_skipped:
@@ -273,19 +273,19 @@ def _words(arguments: Sequence[str]) -> list[str]:
 
 
 def _names_disks(arguments: Sequence[str]) -> bool:
-    """Whose requests have an end each, unless the kernel hides it. What a budget sheds has none."""
+    """Whether each request of the traced disks has an end, unless the kernel hides it. With a budget some have none."""
     words = _words(arguments)
     return "--dev" in words and "--budget" not in words
 
 
 def _by_stamps(arguments: Sequence[str]) -> bool:
-    """No program sees a start, so nothing says that an end is missing."""
+    """Whether no program sees a start, so that a missing end goes unnoticed."""
     words = _words(arguments)
     return "block" in words and "own" not in words
 
 
 def _disks(arguments: Sequence[str]) -> list[str]:
-    """Those that the trace sees all requests of, and the kernel counts for as they are."""
+    """Return the disks of which the trace sees all requests, one for each that the kernel counts."""
     words = _words(arguments)
     if not set(words).isdisjoint(_FILTERS):
         return []
@@ -302,7 +302,7 @@ class BlockTrace(Trace):
 
 
 def kernel_counted(names: Sequence[str]) -> int:
-    """Requests of these disks that the kernel has completed. Stacked ones count bios: not each becomes a request."""
+    """Return how many requests these disks have completed. Leave out stacked ones, which count bios."""
     folders = [Path("/sys/class/block", name) for name in names]
     disks = [folder for folder in folders if not (folder / "slaves").is_dir() or not any((folder / "slaves").iterdir())]
     stats = [(disk / "stat").read_text().split() for disk in disks]
@@ -311,12 +311,13 @@ def kernel_counted(names: Sequence[str]) -> int:
 
 
 def unskipped(summary: Line, made: int = 0, every: bool = True, stamped: bool = False) -> None:
-    """Who interrupts a program, or from 7.0 on preempts it, and comes by it as well: the kernel skips it for him.
+    """Raise KernelSkippedError if runs of programs were skipped; fail if more is missing than that explains.
 
-    Then exact counts cannot be. The kernel tells how often it did so, and conftest.py runs the test again. What is
-    missing of those that the kernel made is no more than that, or it is a fault of ours. A hardened kernel shows some
-    ends to no program and counts nothing (docs/kernels.md); wptrace tells how many requests had none. Tests that do not
-    ask for `every` one allow for that. Of a trace by the kernel's stamps only the kernel's own count tells.
+    The kernel skips a program on a CPU that is already in it: for an interrupt or, from 7.0 on, for a task that
+    preempts it. Then counts cannot be exact. The kernel counts the skipped runs, and conftest.py runs the test again.
+    At most as many of the `made` requests may be missing. A hardened kernel hides some ends from every program, and
+    counts none of them (docs/kernels.md); wptrace counts the requests without an end. A test allows for those unless it
+    asks for `every` one. With the kernel's stamps (`stamped`) only the kernel's own count tells.
     """
     loss = summary.get("loss", {})
     skipped = loss.get("recursion", 0)
@@ -331,7 +332,7 @@ def unskipped(summary: Line, made: int = 0, every: bool = True, stamped: bool = 
 
 
 def _asked_for(schema: Any, *words: str) -> Iterator[str]:
-    """Strings behind these words anywhere in a schema."""
+    """Generate the strings behind these words anywhere in a schema."""
     if isinstance(schema, dict):
         for key, value in schema.items():
             if key in words:
@@ -348,12 +349,12 @@ _PATTERNS = [re.compile(pattern) for pattern in sorted(set(_asked_for(_SCHEMA, "
 
 @cache
 def _shape_of_text(text: str) -> Any:
-    """A name of a device, task or file is as good as another one."""
+    """Return what a schema could tell apart: names of devices, tasks and files are all alike."""
     return text if text in _WORDS else (bool(text), *(bool(pattern.search(text)) for pattern in _PATTERNS))
 
 
 def _shape(value: Any) -> Any:
-    """All of it that a schema asks for, but how large its numbers are."""
+    """Return all of a value that a schema asks for, without the magnitudes of numbers."""
     if isinstance(value, str):
         return _shape_of_text(value)
     if isinstance(value, dict):
@@ -366,12 +367,12 @@ def _shape(value: Any) -> Any:
 
 
 def _thinned(value: Any, place: tuple[str, ...], looked_at: set[Any]) -> Any:
-    """Without objects in lists that are as one that was right there: those depend on nothing beside themselves."""
+    """Leave out objects of lists whose shape was found right before: their validity depends on nothing else."""
     if isinstance(value, dict):
         return {key: _thinned(one, (*place, key), looked_at) for key, one in value.items()}
     if not isinstance(value, list):
         return value
-    # One that may not be empty keeps its first.
+    # A list that may not be empty keeps its first object.
     kept = value[:1]
     for one in value[1:]:
         if not isinstance(one, dict):
@@ -384,7 +385,7 @@ def _thinned(value: Any, place: tuple[str, ...], looked_at: set[Any]) -> Any:
 
 
 def check(line: Line) -> None:
-    # To look at each of thousands of equal ones would take an emulated machine most of its time.
+    # To validate thousands of equal lines takes an emulated CPU most of its time.
     shape = _shape(line)
     if shape not in _right:
         looked_at = {shape}
@@ -401,7 +402,7 @@ def check(line: Line) -> None:
 def count(
     summary: Line, stage: str = "total", op: str | None = None, dev: str | None = None, kind: str = "request"
 ) -> int:
-    """How many requests, operations or page-cache hits a stage's rows have."""
+    """Return how many requests, operations or page-cache hits the rows of a stage have."""
     rows = [row for row in summary["rows"] if row["stage"] == stage and row["kind"] == kind]
     return sum(row["count"] for row in rows if op in (None, row["op"]) and dev in (None, row["dev"]))
 
@@ -411,7 +412,7 @@ def rows(summary: Line, kind: str, op: str, dev: str) -> dict[str, Line]:
 
 
 def same_as_reported(found: dict[str, Line], reported: list[Line], dev: str, op: str) -> None:
-    """The kernel's distributions, bucket for bucket, are those that Python makes of the single operations."""
+    """The kernel's distributions equal, bucket for bucket, those that Python makes of the reported lines."""
     mine = [one for one in reported if (one["dev"], one["op"]) == (dev, op)]
     for stage, row in found.items():
         made = Distribution()
@@ -423,7 +424,7 @@ def same_as_reported(found: dict[str, Line], reported: list[Line], dev: str, op:
 
 
 def findings(report: Line) -> dict[str, Line]:
-    """Of its verdict, by rule."""
+    """Return the findings of a report's verdict, by rule."""
     return {found["rule"]: found for found in report["verdict"]["findings"]}
 
 
@@ -432,7 +433,7 @@ def lossless(summary: Line) -> bool:
 
 
 def programs() -> set[str]:
-    """Names of the BPF programs in the kernel that this project could have loaded."""
+    """Return the names of BPF programs in the kernel that this project could have loaded."""
     found = subprocess.run(["bpftool", "--json", "prog", "list"], capture_output=True, text=True, check=True)
     names = {program.get("name", "") for program in json.loads(found.stdout)}
     return {name for name in names if name.rpartition("_")[0] in ("complete_tp", "complete_raw")} | (

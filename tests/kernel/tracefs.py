@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's own tracing, as another witness of what happened."""
+"""The kernel's own tracing, an independent witness."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ NO_FILTERS: Mapping[str, str] = {}
 
 @contextmanager
 def traced(*events: str, stacks: bool = False, filters: Mapping[str, str] = NO_FILTERS) -> Iterator[Trace]:
-    """An own buffer, for events SYSTEM/NAME; those with a filter, "FIELD == VALUE" by NAME, have to pass it."""
+    """A buffer of its own for events SYSTEM/NAME; `filters` has conditions "FIELD == VALUE" by NAME."""
     folder = ROOT / "instances" / f"wptest_{os.getpid()}"
     folder.mkdir()
     try:
@@ -67,7 +67,7 @@ def traced(*events: str, stacks: bool = False, filters: Mapping[str, str] = NO_F
 
 @contextmanager
 def probes(**functions: str) -> Iterator[None]:
-    """Events kprobes/NAME at functions of the kernel, NAME="FUNCTION"."""
+    """Add events kprobes/NAME at functions of the kernel, NAME="FUNCTION"."""
     try:
         for name, function in functions.items():
             _write(f"p:kprobes/{name} {function}")
@@ -78,6 +78,6 @@ def probes(**functions: str) -> Iterator[None]:
 
 
 def _write(line: str) -> None:
-    # Neither truncated, which takes away the probes of others, nor opened for appending, which it refuses.
+    # Truncating the file would remove the probes of others, and the kernel refuses to open it for appending.
     with (ROOT / "kprobe_events").open("r+b", buffering=0) as file:
         file.write(line.encode())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A ring of io_uring, for what fio does not do: links, and requests without a completion event on success."""
+"""An io_uring ring for links and for requests without a completion event on success, which fio does not make."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Ring:
         struct.pack_into("<I", self._memory, place, value & 0xFFFFFFFF)
 
     def read(self, fd: int, address: int, length: int, offset: int, user_data: int, flags: int = 0) -> None:
-        """Prepared, and sent with the next `enter`."""
+        """Prepare a read, which the next `enter` submits."""
         tail = self._word(self._submit[1])
         place = tail & self._word(self._submit[2])
         _SQE.pack_into(self._sqes, place * _SQE.size, READ, flags, 0, fd, offset, address, length, 0, user_data)
@@ -70,7 +70,7 @@ class Ring:
         self._set(self._submit[1], tail + 1)
 
     def enter(self, count: int, events: int) -> list[Event]:
-        """Submits so many and waits for so many events; all that are there."""
+        """Submit `count` requests, wait for `events` completions and return all that are there."""
         _call(_ENTER, self._fd, count, events, _GETEVENTS, None, 0)
         head, tail = self._word(self._done[0]), self._word(self._done[1])
         found = []

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How large each program is, and how much the verifier goes through for it, on each kernel; verified.json has it.
+"""The size of each program, and how many instructions each kernel's verifier processes for it (verified.json).
 
-A program that has grown by more than a quarter fails tests/kernel/test_load.py until that is announced, by writing the
-new figures down and committing them:
+A program that has grown by more than a quarter fails tests/kernel/test_load.py until the new figures are written and
+committed:
 
-    python3 -m tests.kernel.verified [KERNEL...]        runs the test on these kernels, or all, and writes them down
+    python3 -m tests.kernel.verified [KERNEL...]        runs the test on these kernels, or all, and writes the figures
     python3 -m tests.kernel.verified --logs             takes them from the logs of the last `make test`
 
-Both figures are the same whenever the same object meets the same kernel. The size is what libbpf hands to the kernel,
-so it depends on the compiler and not on the kernel. What is verified depends on the kernel as well: it is what
-limits how large a program may become, and 0 where the kernel does not tell (before 5.16).
+Both figures are the same for the same object and kernel. The size is what libbpf passes to the kernel, so it depends on
+the compiler and not on the kernel. The second figure also depends on the kernel; it limits how large a program may
+become, and is 0 if the kernel does not report it (before 5.16).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.run import DISKS, LOGS, PYTEST, ROOT
 FILE = Path(__file__).with_suffix(".json")
 RENEWING = "WPTRACE_TEST_RENEW"
 """In the environment: what is written down does not count."""
-# A quarter, and what a few instructions more make of a small program.
+# A quarter, and room for a few more instructions in a small program.
 _GROWTH, _SLACK = 1.25, 32
 _HEAD = "verifier on "
 _LINE = re.compile(r"  (\w+/\w+) +(\d+) +(\d+)")
@@ -45,7 +45,7 @@ Sizes = dict[str, Size]
 
 
 def grown(kernel: str, sizes: Mapping[str, Size]) -> list[str]:
-    """Programs that are larger than announced, or not announced at all."""
+    """Return the programs that are larger than in verified.json, or missing there."""
     if os.environ.get(RENEWING):
         return []
     written = read().get(kernel, {})
@@ -71,7 +71,7 @@ def read() -> dict[str, Sizes]:
 
 
 def write(every: Mapping[str, Sizes]) -> None:
-    """A program a line, so that a change shows what it did."""
+    """Write one program a line, so that a diff shows each change."""
     order = [kernel.name for kernel in (*KERNELS, *OTHER_MACHINES)]
     blocks = []
     for kernel in sorted(every, key=order.index):
@@ -81,7 +81,7 @@ def write(every: Mapping[str, Sizes]) -> None:
 
 
 def listing(release: str, sizes: Mapping[str, Size]) -> str:
-    """As the tests print it, and `parse` reads it."""
+    """Return the lines that the tests print and `parse` reads."""
     lines = [f"{_HEAD}{release}: program, instructions, instructions verified"]
     lines += [f"  {name:<36}{size.instructions:>6}{size.verified:>8}" for name, size in sizes.items()]
     return "\n".join(lines)

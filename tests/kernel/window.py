@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One trace for many tests: a flow that runs on, and what it saw for a while, in the lines that the command writes."""
+"""A trace that many tests share, and windows of it in the lines that the command writes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from wptrace.model.report import Report, Snapshot
 from wptrace.outputs.ndjson import NdjsonOutput
 from wptrace.outputs.registry import Wanted
 
-# How long what is under way at the end of a window may take, from when the kernel has nothing in flight any more.
+# How long requests may stay under way at the end of a window after the kernel has nothing in flight any more.
 _MOMENT_S = 5.0
 RING = 1 << 24
 _ALL, _NONE = 0, (1 << 64) - 1
@@ -35,7 +35,7 @@ _SPARE = 20
 
 
 def undeclared(report: Report) -> set[tuple[str, str]]:
-    """Counters that are not said where their kind is."""
+    """Return the counters that their kind does not declare."""
     declared = {(kind.name, one.name) for kind in {group.kind for group in report.counters} for one in kind.counters}
     return {(group.kind.name, name) for group, counts in report.counters.items() for name in counts} - declared
 
@@ -46,7 +46,7 @@ class Running:
     def __init__(
         self, make: Callable[[], PathFlow | BlockFlow], disks: Sequence[Disk] = (), shared: bool = False
     ) -> None:
-        """One that is shared by tests has other devices for each, and begins anew after a fault."""
+        """Start the trace. A shared one can be aimed at other devices, and starts anew after a failure."""
         self._make = make
         self._disks = disks
         self._shared = shared
@@ -65,7 +65,7 @@ class Running:
             raise
 
     def _clear(self) -> None:
-        """Begin anew where a test before this one has left something in flight."""
+        """Start anew if an earlier test has left something in flight."""
         if not self._shared:
             return
         if not self._failed and self._is_busy():
@@ -75,14 +75,14 @@ class Running:
             self.aim(*self._disks)
 
     def _begin_anew(self) -> None:
-        # A fault of the flow may break its end as well, which is not a fault of the next test.
+        # A broken flow may fail to close as well, which must not fail the next test.
         with suppress(Exception):
             self.flow.close()
         self._begin()
         self._failed = False
 
     def aim(self, *disks: Disk) -> Running:
-        """As `--dev` does. What was begun with the devices of its tests has them all along."""
+        """Point a shared trace at devices, as `--dev` does. Others keep the devices that they began with."""
         if not self._shared:
             return self
         if self._failed:
@@ -94,14 +94,14 @@ class Running:
 
     @contextmanager
     def window(self, wanted: Filter | None = None, each: bool = True) -> Iterator[Lines]:
-        """The lines are there when the block has ended: the start, the records, and what was counted meanwhile."""
+        """Yield lines that are there once the block has ended: start, records and the counts meanwhile."""
         self._clear()
         if wanted is not None:
             assert isinstance(self.flow, PathFlow)
             self.flow.retarget(wanted)
         reported = Lines()
         try:
-            # Records from before are nobody's.
+            # Drop the records of earlier windows.
             before = self._look()
             made = kernel_counted(self._names)
             self.flow.events()
@@ -142,12 +142,12 @@ class Running:
         unskipped(reported.summary, 0 if wanted else kernel_counted(self._names) - made)
 
     def _show(self, everything: bool) -> None:
-        """Or nothing, where no test needs it: an emulated machine is slow to read records."""
+        """Turn records on or off. An emulated CPU is slow to read records, so tests without need turn them off."""
         if self._shared:
             self.flow._obj.data.slow_ns = _ALL if everything else _NONE
 
     def stuck(self, at_least_ns: int) -> list[Line]:
-        """Return what `--stuck` lists now."""
+        """Return the list of `--stuck` at this moment."""
         text = io.StringIO()
         NdjsonOutput(text, Wanted()).in_flight(self.flow.in_flight(at_least_ns), time.time_ns())
         (line,) = [json.loads(line) for line in text.getvalue().splitlines()]
@@ -158,13 +158,13 @@ class Running:
         self._session.reader.drain()
 
     def _look(self) -> Snapshot:
-        # A program counts before it writes its record, and its CPU may stand still in between.
+        # A program counts before it writes its record, and its CPU may stall in between.
         cpus.barrier()
         self.drain()
         return self._trace.snapshot()
 
     def _settle(self) -> None:
-        """Waits for what is under way, as the end of a trace does. A machine that stands still ends no request."""
+        """Wait for what is under way, as the end of a trace does, and longer while a disk has requests in flight."""
         start = since = time.monotonic()
         while (now := time.monotonic()) < min(since + _MOMENT_S, start + PATIENCE) and self._is_busy():
             if any(sum(disk.in_flight()) for disk in self._disks):
@@ -173,7 +173,8 @@ class Running:
 
     def _is_busy(self) -> bool:
         if isinstance(self.flow, PathFlow) and next(in_use(self.flow._running.obj), None) is not None:
-            # As each look does: a request whose end no program saw is not under way for ever.
+            # A snapshot of the command does the same: a request whose end no program saw does not stay in flight for
+            # ever.
             self.flow._books.stale.sweep()
             return True
         found = self.flow.snapshot()
@@ -202,7 +203,7 @@ def path_of(*disks: Disk, interference: bool = False) -> Iterator[Running]:
 
 
 class Shared:
-    """A path flow for the tests of all modules, which is started once; one that has other options ends it."""
+    """A path flow that the tests of all modules share; another one replaces it if other options are needed."""
 
     def __init__(self) -> None:
         self._now: tuple[bool, Running] | None = None
@@ -212,7 +213,7 @@ class Shared:
         if self._now is None or self._now[0] != writeback:
             self.close()
             for module in MODULES:
-                # Its functions are there before the programs are.
+                # Functions of modules have to be there before the programs are loaded.
                 subprocess.run(["modprobe", "--quiet", module], check=False)
             options = io_options.Options(
                 tuple(blockdev.disks()[:1]), slow_ns=_NONE, ring_bytes=RING, writeback=writeback, spare=_SPARE
