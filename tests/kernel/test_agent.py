@@ -41,7 +41,7 @@ dev = "{dev}"
 
 
 class Agent:
-    """A running one, which has said that it is ready."""
+    """A running agent that has reported that it is ready."""
 
     def __init__(self, folder: Path, text: str) -> None:
         commands.append("agent")
@@ -68,7 +68,7 @@ class Agent:
             raise
 
     def reload(self, text: str) -> str:
-        """Its state afterwards."""
+        """Reload the configuration and return the status afterwards."""
         self._file.write_text(text)
         self.process.send_signal(signal.SIGHUP)
         while True:
@@ -80,7 +80,7 @@ class Agent:
                 return ready.partition("STATUS=")[2]
 
     def stop(self) -> tuple[str, str]:
-        """Stop it; return its standard output and standard error."""
+        """Stop the agent and return its standard output and standard error."""
         self.process.send_signal(signal.SIGTERM)
         written, said = self.process.communicate(timeout=PATIENCE)
         assert self.process.returncode == 0, said
@@ -104,7 +104,7 @@ def running(folder: Path, text: str) -> Iterator[Agent]:
 
 @pytest.mark.one_kernel
 def test_it_traces_what_the_file_says_until_it_is_ended(disk: Disk, tmp_path: Path) -> None:
-    """Two flows at once: each has all requests, and neither those of other devices."""
+    """Two flows run at once. Each counts all requests of its device and none of other devices."""
     text = f'{CONFIG.format(dev=disk.name)}\n[always.size]\ndev = ["{disk.name}"]\n'
     with running(tmp_path, text) as agent:
         made = total(fio(disk.path, rw="randread", number_ios=200))
@@ -122,7 +122,7 @@ def test_it_traces_what_the_file_says_until_it_is_ended(disk: Disk, tmp_path: Pa
 
 
 def scrape(status: str, disk: Disk, made: int = 0) -> float:
-    """How many requests a disk had so far, of as many as were made by now."""
+    """Return how many reads of a disk the metrics count; `made` is how many fio has made."""
     (address,) = re.findall(r"metrics at http://(\S+?)/metrics", status)
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE) as answer:
         text = answer.read().decode()
@@ -137,8 +137,10 @@ def scrape(status: str, disk: Disk, made: int = 0) -> float:
 
 @pytest.mark.one_kernel
 def test_reloads_lose_nothing(disk: Disk, tmp_path: Path) -> None:
-    """While one disk is read all the time everything that can change does; its totals are fio's in the end, and those
-    of another one begin with the reload that names it."""
+    """Reload everything that can change while a disk is read.
+
+    In the end its totals are fio's. Those of a second disk begin with the reload that names it.
+    """
     history = tmp_path / "history"
     with (
         running(tmp_path, f'{CONFIG.format(dev=disk.name)}[prometheus]\nlisten = "127.0.0.1:0"\n') as agent,
@@ -189,7 +191,7 @@ def free_address() -> str:
 
 @contextmanager
 def prometheus(folder: Path, target: str, more: str = "") -> Iterator[Callable[..., Any]]:
-    """The real one, which scrapes the target twice a second; asks its API."""
+    """A Prometheus that scrapes the target twice a second, as a function that queries its API."""
     address = free_address()
     file = folder / "prometheus.yml"
     file.write_text(
@@ -216,7 +218,7 @@ def prometheus(folder: Path, target: str, more: str = "") -> Iterator[Callable[.
 
 
 def value(ask: Callable[..., Any], query: str) -> float:
-    """Of one series; -1 where there is none yet."""
+    """Return the value of the only series; -1 until there is one."""
     try:
         found = ask("query", query=query)["result"]
     except OSError:
@@ -241,7 +243,7 @@ def test_prometheus_has_what_fio_did(disk: Disk, tmp_path: Path) -> None:
             assert value(ask, f"wptrace_io_bytes_total{read}") == job["read"]["io_bytes"]
             assert value(ask, f'wptrace_io_duration_seconds_bucket{read[:-1]},le="+Inf"}}') == made
             whole = value(ask, f"wptrace_io_duration_seconds_sum{read}")
-            # One at a time: each is inside of fio's own time for it, and the kernel counts them in ticks.
+            # One request at a time: each is part of the time that fio measures, and the kernel counts in ticks.
             assert 0 < whole <= job["read"]["clat_ns"]["mean"] * made / 1e9
             assert value(ask, f'wptrace_io_busy_seconds_total{{device="{disk.name}"}}') == pytest.approx(
                 busy / 1e3, abs=0.02
@@ -275,13 +277,13 @@ def test_prometheus_has_what_fio_did(disk: Disk, tmp_path: Path) -> None:
 
 @contextmanager
 def alertmanager(folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """The real one: its address, and the alerts that it has."""
+    """A running Alertmanager: its address, and a function that returns its alerts."""
     address = free_address()
     file = folder / "alertmanager.yml"
     file.write_text("route: {receiver: nobody}\nreceivers: [{name: nobody}]\n")
     words = [f"--config.file={file}", f"--storage.path={folder / 'alerts'}", f"--web.listen-address={address}"]
     command = peers.command("prometheus-alertmanager", *words, "--cluster.listen-address=", recipe=peers.ALERTMANAGER)
-    # Its templates are in a folder that no option names.
+    # Its templates are in a folder that no option can set.
     share = peers.fetch(peers.ALERTMANAGER) / "usr" / "share"
     enter = ("unshare", "--mount", "sh", "-c", 'mount --bind "$0" /usr/share && exec "$@"', str(share))
     process = subprocess.Popen((*enter, *command), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder)
@@ -308,7 +310,7 @@ def answers(ask: Callable[[], Any]) -> bool:
 
 @contextmanager
 def slow_disk(folder: Path, delay_s: float) -> Iterator[Disk]:
-    """A loop device on a file of FUSE."""
+    """A loop device on a file of a slow FUSE server."""
     with (
         served(folder / "fuse", folder / "below", 16 << 20, delay_s),
         loop_on(folder / "fuse" / os.fsdecode(fuse.NAME), "--direct-io=on") as disk,
@@ -318,7 +320,7 @@ def slow_disk(folder: Path, delay_s: float) -> Iterator[Disk]:
 
 @pytest.mark.one_kernel
 def test_a_delay_arrives_at_alertmanager(tmp_path: Path) -> None:
-    """By the rules of `contrib/`, with windows of seconds instead of minutes."""
+    """The rules of `contrib/` raise the alert, with windows of seconds instead of minutes."""
     rules = (ROOT / "contrib" / "prometheus" / "rules.yml").read_text()
     (tmp_path / "rules.yml").write_text(re.sub(r"\[5m\]", "[20s]", re.sub(r"for: \d+m", "for: 1s", rules)))
     with slow_disk(tmp_path, 0.1) as disk, alertmanager(tmp_path) as (address, alerts):
@@ -339,13 +341,13 @@ def test_a_delay_arrives_at_alertmanager(tmp_path: Path) -> None:
         assert found["annotations"]["summary"].startswith(f"{target}: p99 of reads of {disk.name} is ")
 
 
-# Panels that have nothing to show as long as all is well.
+# Panels that show nothing unless something is wrong.
 QUIET = {"Loss", "Missing hooks"}
 
 
 @pytest.mark.one_kernel
 def test_each_panel_of_the_dashboard_has_data(disk: Disk, tmp_path: Path) -> None:
-    """On every host and device that the variables offer."""
+    """For all hosts and devices that the variables offer."""
     dashboard = json.loads((ROOT / "contrib" / "grafana" / "hosts.json").read_text())
     text = f'{CONFIG.format(dev=disk.name).replace("block", "path")}by = "cgroup"\n'
     text += '[prometheus]\nlisten = "127.0.0.1:0"\nowners = "pod"\n'
@@ -355,7 +357,7 @@ def test_each_panel_of_the_dashboard_has_data(disk: Disk, tmp_path: Path) -> Non
             wait_until(lambda: value(ask, "wptrace_degraded") >= 0, "the first scrape")
 
             def shows(query: str, least: float) -> bool:
-                """Whether a series has that much, while requests are made."""
+                """Make requests, and tell whether a series has at least this value."""
                 fio(disk.path, rw="randrw", number_ios=100)
                 found = ask("query", query=query)["result"]
                 return any(float(one["value"][1]) >= least for one in found)
@@ -368,7 +370,7 @@ def test_each_panel_of_the_dashboard_has_data(disk: Disk, tmp_path: Path) -> Non
                     assert "$" not in query
                     least = 0 if panel["title"] in QUIET else 1e-9
                     wait_until(lambda query=query, least=least: shows(query, least), f"data of {query}")
-                    # Each series has the labels of the legend; Prometheus drops those that are empty.
+                    # Each series has the labels of its legend; Prometheus drops empty ones.
                     named = set(re.findall(r"{{(\w+)}}", one["legendFormat"]))
                     for series in ask("query", query=query)["result"]:
                         assert named <= {*series["metric"], "namespace", "pod"}, query
@@ -404,9 +406,9 @@ POD = "{}f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
 
 @pytest.mark.one_kernel
 def test_owners_are_labels_by_the_paths_of_their_cgroups(disk: Disk, tmp_path: Path, v2: Path) -> None:
-    """Of three pods two have what fio did there, the third is the others; a pod without a log is called by its uid.
+    """Two of three pods have labels and fio's counts, the third is among the others.
 
-    The volume of one is on the disk.
+    A pod without a log is named by its uid. The volume of the first one is on the disk.
     """
     text = f'{CONFIG.format(dev=disk.name).replace("block", "path")}by = "cgroup"\n'
     text += '[prometheus]\nlisten = "127.0.0.1:0"\nowners = "pod"\ntop = 2\n'
@@ -435,7 +437,7 @@ def test_owners_are_labels_by_the_paths_of_their_cgroups(disk: Disk, tmp_path: P
     assert f"\nwptrace_volume_info{{{labels}}} 1\n" in scraped
     counted = dict(re.findall(r'^wptrace_io_owner_bytes_total{.*kind="operation".*pod="(.*)"} (\d+)$', scraped, re.M))
     every = {POD.format(number)[:13]: count * 4096 for number, count in made.items()}
-    # Which two took the most time is for the machine to say. One may be the host, whose journal has no operations.
+    # The machine decides which two took the most time. One may be the host, whose journal makes no operations.
     others = int(counted.pop("others"))
     shown = set(re.findall(r'^wptrace_io_owner_.*pod="(.*?)"', scraped, re.M)) - {"others"}
     assert len(shown) == 2
@@ -445,7 +447,7 @@ def test_owners_are_labels_by_the_paths_of_their_cgroups(disk: Disk, tmp_path: P
 
 
 def busy_ms(disk: Disk) -> int:
-    """As the kernel counts it."""
+    """Return the busy time of a disk by the kernel's count."""
     return int(Path(f"/sys/block/{disk.name}/stat").read_text().split()[9])
 
 
@@ -458,7 +460,7 @@ def sending(disk: Disk, endpoint: str, more: str = "") -> str:
 
 
 def reads(collector: Collector, disk: Disk, name: str = "wptrace.io.duration") -> list[Any]:
-    """Points of the reads of the disk so far."""
+    """Return the points of the reads of a disk so far."""
     labels = {"device": disk.name, "operation": "read", "kind": "request"}
     messages = [one.message for one in collector.requests if one.path == "/v1/metrics" and one.code == 200]
     return [point for found, point in points(messages, name) if found == labels]
@@ -474,7 +476,7 @@ def spans(collector: Collector) -> list[Any]:
 
 @pytest.mark.one_kernel
 def test_a_collector_gets_what_fio_did(disk: Disk, tmp_path: Path) -> None:
-    """All totals, and each request as a span, whose stages share out its time."""
+    """All totals arrive, and each request as a span whose stages add up to its time."""
     with collecting() as collector, running(tmp_path, sending(disk, collector.url)) as agent:
         (job,) = fio_jobs({"filename": disk.path, "rw": "randread", "number_ios": 300})
         made = total(job)
@@ -484,7 +486,7 @@ def test_a_collector_gets_what_fio_did(disk: Disk, tmp_path: Path) -> None:
     last = reads(collector, disk)[-1]
     assert last.count == last.zero_count + sum(last.positive.bucket_counts) == made == 300
     assert (last.scale, last.positive.offset, len(last.positive.bucket_counts)) == (3, -240, 344)
-    # One at a time: each is inside of fio's own time for it.
+    # One request at a time, each part of the time that fio measures.
     assert 0 < last.sum <= job["read"]["clat_ns"]["mean"] * made / 1e9
     assert reads(collector, disk, "wptrace.io.bytes")[-1].as_int == job["read"]["io_bytes"]
     seen = spans(collector)
@@ -501,12 +503,12 @@ def test_a_collector_gets_what_fio_did(disk: Disk, tmp_path: Path) -> None:
 
 @pytest.mark.one_kernel
 def test_victoria_metrics_has_what_fio_did(disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real one, which takes no spans."""
+    """VictoriaMetrics itself, which takes no spans."""
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
     monkeypatch.setenv("OTEL_SERVICE_NAME", "disks")
     read = f'{{device="{disk.name}",operation="read",kind="request",service_name="disks"}}'
     with victoria(tmp_path) as server, running(tmp_path, sending(disk, server.otlp)) as agent:
-        # In some intervals, for rates.
+        # Spread over several intervals, for rates.
         (job,) = fio_jobs({"filename": disk.path, "rw": "randread", "number_ios": 300, "rate_iops": 60})
         made = total(job)
         wait_until(lambda: server.value(f"wptrace_io_duration_seconds_count{read}") >= made, "all requests")
@@ -519,13 +521,13 @@ def test_victoria_metrics_has_what_fio_did(disk: Disk, tmp_path: Path, monkeypat
         for query in blocks(section("agent.md", "## OTLP"), "promql")[0].splitlines():
             wait_until(lambda query=query: bool(server.ask(query)), query)
         _, said = agent.stop()
-    # Nothing was refused, and nothing had to wait.
+    # Nothing was refused or delayed.
     assert server.otlp not in said.replace(f"; sent to {server.otlp}/v1/metrics\n", "")
 
 
 @pytest.mark.one_kernel
 def test_a_collector_that_takes_nothing_costs_nothing_and_another_one_gets_it_all(disk: Disk, tmp_path: Path) -> None:
-    """Neither a dead one nor one that never answers holds the tracing up; a reload goes on without a gap."""
+    """Neither a collector that is gone nor one that never answers delays the tracing; a reload leaves no gap."""
     of_prometheus = '[prometheus]\nlisten = "127.0.0.1:0"\n'
     with (
         silent() as (hangs, _),
@@ -552,7 +554,7 @@ def test_a_collector_that_takes_nothing_costs_nothing_and_another_one_gets_it_al
         wait_until(lambda: any(point.count == made for point in reads(collector, disk)), "all requests")
         _, said = agent.stop()
     counts = [point.count for point in reads(collector, disk)]
-    # What waited comes first: totals that were not sent then.
+    # Totals that could not be sent come first.
     assert counts[0] < made
     assert counts == sorted(counts)
     assert len({point.start_time_unix_nano for point in reads(collector, disk)}) == 1
@@ -567,7 +569,7 @@ def test_a_collector_that_takes_nothing_costs_nothing_and_another_one_gets_it_al
 
 @pytest.mark.one_kernel
 def test_a_trigger_writes_down_what_happened(disk: Disk, tmp_path: Path) -> None:
-    """The dump has what was before, and by hand there is another one."""
+    """The dump has the operations before the trigger; a trigger by hand writes another one."""
     written = tmp_path / "told"
     text = f"""
 [agent]
@@ -611,7 +613,7 @@ after = "1h"
         _, said = agent.stop()
     found = re.findall(r"^wptrace: trigger .*$", said, re.M)
     (waits,) = [one for one in found if "trigger waits" in one]
-    # The kernel woke it.
+    # The kernel woke the agent, so it did not look once a second.
     assert "once a second" not in waits
     assert re.match(r"wptrace: trigger waits: pressure.io.some > 0.1%, it is [0-9.]+%; verdict: ", waits)
     line, by_hand = [one for one in found if one is not waits]
@@ -621,7 +623,7 @@ after = "1h"
     shown = wptrace("replay", str(dump), "--json", "--slow", "0s")
     found = [json.loads(line) for line in shown.stdout.splitlines()]
     seen = [line for line in found if line["kind"] == "operation"]
-    # Those of the first seconds, and of one more; not all: it went on.
+    # The operations of the last seconds, but not of the whole run.
     assert 100 <= len(seen) < made
     last = wptrace("replay", str(sorted(tmp_path.glob("*.wpt"))[2]), "--json", "--slow", "0s").stdout.splitlines()
     assert sum(json.loads(line)["kind"] == "operation" for line in last) == made
@@ -631,7 +633,7 @@ after = "1h"
 
 
 def wait_for_intervals(history: Path, wanted: int) -> None:
-    """After now: each of them makes the file larger."""
+    """Wait until the file has grown by this many intervals."""
     sizes: set[int] = set()
 
     def grown() -> bool:
@@ -643,7 +645,7 @@ def wait_for_intervals(history: Path, wanted: int) -> None:
 
 @pytest.mark.one_kernel
 def test_a_history_survives_a_kill(disk: Disk, tmp_path: Path) -> None:
-    """An agent that is killed leaves all but its last second; the next one goes on in the same folder."""
+    """A killed agent loses at most its last second, and the next one goes on in the same folder."""
     history = tmp_path / "history"
     text = f'{CONFIG.format(dev=disk.name)}[history]\ndir = "{history}"\ninterval = "1s"\n'
     for end in ("kill", "stop"):
@@ -661,7 +663,7 @@ def test_a_history_survives_a_kill(disk: Disk, tmp_path: Path) -> None:
     assert any("2 traces" in note for note in lines[0]["notes"])
     compared = wptrace("diff", str(history / "io"), "--against=0s-1h", "--at=0s-1h").stdout
     assert "read: 400 -> 400 requests" in compared
-    # For a bug report: the newest file.
+    # A support bundle has the newest file.
     bundle = tmp_path / "bundle.tar.gz"
     wptrace("support", "-c", str(tmp_path / "stop" / "agent.toml"), "-o", str(bundle))
     with tarfile.open(bundle) as archive:

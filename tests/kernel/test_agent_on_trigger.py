@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`[on_trigger.COMMAND]` of `wptrace agent` on a real kernel: what a trigger loads sees all of its time."""
+"""`[on_trigger.COMMAND]` of `wptrace agent` on a real kernel: what a trigger loads sees everything while it runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def config(disk: Disk, folder: Path, for_: str, more: str = "") -> str:
 
 
 def loaded(status: str, command: str = "io") -> dict[str, float]:
-    """The metrics of what triggers load."""
+    """Return the metrics of the flows that triggers load."""
     (address,) = re.findall(r"metrics at http://(\S+?)/metrics", status)
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE) as answer:
         text = answer.read().decode()
@@ -52,7 +52,7 @@ def loaded(status: str, command: str = "io") -> dict[str, float]:
 
 
 def processes(agent: Agent) -> list[str]:
-    """Those that it started and that still run, by their pids."""
+    """Return the pids of running processes that the agent started."""
     listed = subprocess.run(
         ["ps", "-o", "pid=", "--ppid", str(agent.process.pid)], capture_output=True, text=True, check=False
     )
@@ -65,7 +65,7 @@ def pull(agent: Agent, name: str) -> None:
 
 
 def heard_until(agent: Agent, words: str) -> str:
-    """Its standard error until a line with these words."""
+    """Return standard error until a line with these words."""
     assert agent.process.stderr is not None
     heard = ""
     limit = Timer(PATIENCE, agent.process.kill)
@@ -82,7 +82,7 @@ def heard_until(agent: Agent, words: str) -> str:
 
 @pytest.mark.one_kernel
 def test_what_a_trigger_loads_sees_every_read_of_its_time(disk: Disk, tmp_path: Path) -> None:
-    """The first reads fire it; those of the second fio are made once it traces. The flow of always has both."""
+    """The first reads fire the trigger, the second fio runs once the flow is loaded. The permanent flow counts both."""
     with running(tmp_path, config(disk, tmp_path, "12s")) as agent:
         status = agent.ready
         assert loaded(status)["loaded"] == 0
@@ -96,7 +96,7 @@ def test_what_a_trigger_loads_sees_every_read_of_its_time(disk: Disk, tmp_path: 
             **dict.fromkeys(("running", "daily", "budget", "failed"), 0),
         }
         assert scrape(status, disk, first + seen) == first + seen == 350
-        # It prolongs nothing, and is counted.
+        # It is counted, but does not prolong the run.
         pull(agent, "slow")
         wait_until(lambda: loaded(status)["running"] == 1, "the trigger that it ignores")
         wait_until(lambda: loaded(status)["loaded"] == 0, "the end of the run")
@@ -123,7 +123,7 @@ def test_what_a_trigger_loads_sees_every_read_of_its_time(disk: Disk, tmp_path: 
 
 @pytest.mark.one_kernel
 def test_a_kill_leaves_nothing_that_traces(disk: Disk, tmp_path: Path) -> None:
-    """Neither of the two commands: the loaded one ends with the pipe to the agent."""
+    """Neither of both commands survives: the loaded one ends with the pipe to the agent."""
     with running(tmp_path, config(disk, tmp_path, "1h")) as agent:
         pull(agent, "other")
         heard_until(agent, "has loaded [on_trigger.io]")
@@ -131,7 +131,7 @@ def test_a_kill_leaves_nothing_that_traces(disk: Disk, tmp_path: Path) -> None:
         assert Path("/proc", child).exists()
         agent.kill()
         wait_until(lambda: not Path("/proc", child).exists(), "the end of the command")
-    # Its output so far can be read.
+    # What was written so far is readable.
     (dump,) = tmp_path.glob("wptrace-*.wpt")
     assert wptrace("replay", str(dump), "--json").returncode == 0
 
@@ -153,7 +153,7 @@ def test_a_run_that_somebody_kills_is_counted_and_paid(disk: Disk, tmp_path: Pat
         after = loaded(status)
         assert (after["loaded"], after["runs_total"], after["failed"]) == (0, 1, 1)
         assert after["cpu_seconds_total"] >= used_s > 0
-        # The budget has it: nothing is loaded before it is paid.
+        # The budget is charged: no run starts before it is paid for.
         owed = agent.reload(config(disk, tmp_path, "1h").replace('budget = "100%"', 'budget = "0.001%"'))
         assert "[agent] changed" in owed
         os.kill(agent.process.pid, 0)
@@ -166,7 +166,7 @@ def test_a_run_that_somebody_kills_is_counted_and_paid(disk: Disk, tmp_path: Pat
 
 @pytest.mark.one_kernel
 def test_the_folder_limits_the_file_of_a_run(disk: Disk, tmp_path: Path) -> None:
-    """It ends early, and what it saw until then can be read."""
+    """The run ends early, and its file is readable."""
     small = config(disk, tmp_path, "1h").replace("[agent]", '[agent]\ndaily = "1M"', 1)
     with running(tmp_path, small) as agent:
         pull(agent, "other")
@@ -234,7 +234,7 @@ def test_what_cannot_be_loaded_any_more_leaves_nothing(disk: Disk, tmp_path: Pat
 
 @pytest.mark.one_kernel
 def test_a_reload_takes_effect_after_the_run(disk: Disk, tmp_path: Path) -> None:
-    """The next run is of the new table; without one there is none. A stop of the agent completes the capture."""
+    """The next run uses the new table, or there is none without one. Stopping the agent completes the capture."""
     only_other = 'triggers = ["other"]\n'
     with running(tmp_path, config(disk, tmp_path, "5s", only_other)) as agent:
         pull(agent, "slow")
@@ -262,7 +262,7 @@ def test_a_reload_takes_effect_after_the_run(disk: Disk, tmp_path: Path) -> None
 
 
 def owes_nothing(agent: Agent, status: str) -> bool:
-    """Fire again until the CPU time of the first run is covered."""
+    """Fire again, and tell whether the budget has covered the CPU time of the first run."""
     pull(agent, "other")
     return loaded(status)["runs_total"] == 2
 

@@ -30,11 +30,11 @@ SHARE = float(os.environ.get("WPTRACE_TESTS_SOAK", "0.1"))
 ROUNDS, OWNERS, TRIGGERS = round(500 * SHARE), 200, 200
 """Each round has so many new owners, and a reload that replaces a device; triggers are so many in 500 rounds."""
 _MOST_GROWN = 4 << 20
-# Names and counts of those who left are kept, the last 65,536 at most.
+# Names and counts of owners that left are kept, at most the last 65,536.
 _OF_OWNER, _KEPT = 3 << 10, 65_536
 _SCRAPES, _TOP, _LINES = 4, 20, 200
 
-# A process that is a new owner for one read, again and again: it is told the first number, and how many.
+# A process that becomes a new owner for each read. Its arguments are the first number and how many owners.
 OWNER = """
 import mmap, os, sys
 top, disk = sys.argv[1:]
@@ -183,16 +183,16 @@ def test_what_weeks_bring_leaves_memory_and_descriptors_as_they_are(disk: Disk, 
         f"{max(one.descriptors for one in early)}, then {max(one.descriptors for one in late)}; scrapes "
         f"{statistics.median(times[0]) * 1e3:.0f} ms, then {statistics.median(times[1]) * 1e3:.0f} ms"
     )
-    # One read of each, and none of them is lost.
+    # One read of each owner, and none is lost.
     labels = f'device="{disk.name}",operation="read",kind="request",'
     counts = re.findall(rf"^wptrace_io_owner_duration_seconds_count\{{{labels}.*\}} (\d+)$", last, re.M)
     assert sum(map(int, counts)) == made
     assert max(one.memory for one in late) < max(one.memory for one in early) + _MOST_GROWN + named
     assert max(one.maps for one in late) <= max(one.maps for one in early)
     assert max(one.descriptors for one in late) <= max(one.descriptors for one in early) + 1
-    # Devices that had another number before keep their totals; owners that left are none of them.
+    # Devices keep their totals when they get another number; owners that left have none.
     assert max(one.lines for one in found) < _LINES * (len(devices) + _TOP)
-    # The folders keep within their sizes.
+    # The folders stay within their limits.
     dumps = sum(path.stat().st_size for path in tmp_path.glob("wptrace-*"))
     assert 0 < dumps < 21 << 20
     assert sum(path.stat().st_size for path in (tmp_path / "history").rglob("*.wpt")) < 6 << 20

@@ -43,7 +43,7 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Disk]]:
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
-    """In guests one on ext4, on a disk of its own."""
+    """In guests a file on ext4, on a disk of its own."""
     if not GUEST:
         yield None
         return
@@ -60,17 +60,17 @@ def flow(path_flow: Running, disks: list[Disk], file: Path | None) -> Running:
 
 
 def observes(engine: str, trace: Lines, module: str = "") -> bool:
-    """Whether this kernel shows the operations of an interface one by one, by its types and what the tool says."""
+    """Tell whether this kernel shows the operations of an interface, and check that the notes say the same."""
     unseen = [note for note in trace.lines[0]["notes"] if note.startswith("asynchronous operations (")]
     says = not any({"libaio": "AIO", "io_uring": "io_uring"}[engine] in note for note in unseen)
     if not GUEST:
         # This machine may not let functions be traced.
         return says
     if engine == "libaio":
-        # By functions of its own where those of the file system cannot be observed.
+        # AIO has functions of its own where those of the file system cannot be observed.
         assert says
         return True
-    # Before 5.11 (36e68442d1af) those of modules cannot be traced.
+    # Before 5.11 (36e68442d1af) modules have no BTF.
     arguments = vmlinux().tracepoint("io_uring_complete") or ()
     assert says == (arguments[1:2] == ("void *",) and (not module or Path("/sys/kernel/btf", module).exists()))
     return says
@@ -78,7 +78,7 @@ def observes(engine: str, trace: Lines, module: str = "") -> bool:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_direct_reads_and_writes(engine: str, disks: list[Disk], flow: Running) -> None:
-    """One operation, one request, both as many as fio and the kernel count, with several in flight."""
+    """Each operation makes one request, with several in flight; fio and the kernel count as many of both."""
     before = completed(disks)
     options = {"rw": "randrw", "number_ios": 250, "ioengine": engine, "iodepth": 8, "stonewall": 1}
     with flow.window() as trace:
@@ -98,7 +98,7 @@ def test_direct_reads_and_writes(engine: str, disks: list[Disk], flow: Running) 
     made = sum(total(job) for job in jobs.values())
     assert summary["operations"]["started"] == (made if seen else 0)
     assert len(trace.operations) == (made if seen else 0)
-    # A file system on another disk reads what it needs by itself.
+    # A file system on another disk reads by itself.
     assert len([one for one in trace.requests if one["dev"] in {disk.name for disk in disks}]) == (0 if seen else made)
     for one in trace.operations:
         sums_up(one)
@@ -130,7 +130,7 @@ def test_ways_of_io_uring(mode: str, disks: list[Disk], flow: Running) -> None:
     for one in trace.operations:
         sums_up(one)
         assert (one["requests"], one["length"], one["result"]) == (1, 4096, 4096)
-        # Only workers let an operation wait before any file system has it.
+        # Only workers keep an operation waiting before a file system gets it.
         if mode == "workers":
             assert one["stages"]["submit_ns"] > 0
 
@@ -138,7 +138,7 @@ def test_ways_of_io_uring(mode: str, disks: list[Disk], flow: Running) -> None:
 @pytest.mark.guest
 @pytest.mark.parametrize("engine", ENGINES)
 def test_buffered_reads_of_a_file(engine: str, file: Path, flow: Running) -> None:
-    """Cold reads wait, in a worker or by a callback of the page; what is in the page cache is a hit."""
+    """Reads of uncached pages wait, in a worker or for a callback of the page; cached ones are hits."""
     path = file
     options = {"ioengine": engine, "iodepth": 4, "direct": 0, "rw": "randread", "size": "4M", "number_ios": 100}
     options.update({"invalidate": 0, "norandommap": 0, "random_generator": "lfsr"})
@@ -165,7 +165,7 @@ def test_buffered_reads_of_a_file(engine: str, file: Path, flow: Running) -> Non
 
 
 def run_ring(disk: Disk, requests: list[tuple[int, int]]) -> list[Event]:
-    """Reads of 4 KiB by (user_data, flags), all submitted at once; waits for those that tell of their end."""
+    """Submit reads of 4 KiB by (user_data, flags) at once, and return the completion events."""
     fd = os.open(disk.path, os.O_RDONLY | os.O_DIRECT)
     try:
         with Ring() as ring, mmap.mmap(-1, 4096 * len(requests)) as buffer:
@@ -182,7 +182,7 @@ def run_ring(disk: Disk, requests: list[tuple[int, int]]) -> list[Event]:
 
 @pytest.mark.guest
 def test_links_wait_for_one_another(disks: list[Disk], flow: Running) -> None:
-    """The second of two that are linked is submitted with the first and begins when that one is done."""
+    """The second of two linked reads is submitted with the first and begins when the first is done."""
     with flow.window() as trace:
         events = run_ring(disks[0], [(71, LINK), (72, LINK), (73, 0)])
     assert sorted(events) == [(71, 4096), (72, 4096), (73, 4096)]
@@ -204,7 +204,7 @@ TAGS, TAGGED_NS = 4, 10_000_000
 @pytest.mark.guest
 @pytest.mark.icount
 def test_a_try_that_found_no_tag() -> None:
-    """A worker sends later what io_uring cannot send without waiting: until then it was submitted, and no more."""
+    """io_uring leaves to a worker what it cannot send without waiting. Until then all of the time is `submit`."""
     slow = {"irqmode": 2, "completion_nsec": TAGGED_NS, "hw_queue_depth": TAGS, "submit_queues": 1}
     with null_device("wpt0", **slow) as disk, Trace("--each", f"--dev={disk.name}") as trace:
         fio(disk.path, rw="randread", number_ios=128, ioengine="io_uring", iodepth=32, hipri=0)
@@ -220,12 +220,12 @@ def test_a_try_that_found_no_tag() -> None:
         assert one["requests"] == 1
         assert one["stages"]["fs_ns"] < TAGGED_NS // 2, one
         assert TAGGED_NS <= one["stages"]["device_ns"] < TAGGED_NS * 2, one
-    # Of the first 32, which are submitted at once, 28 have to wait for the others; later ones may find a tag.
+    # The first 32 are submitted at once, and 28 of them have to wait for a tag; later ones may find one.
     assert sum(one["stages"].get("submit_ns", 0) > TAGGED_NS // 2 for one in trace.operations) >= 32 - TAGS
 
 
 def waiting(trace: Trace) -> list[Line]:
-    """Return what the trace takes for being in flight now."""
+    """Return what the trace lists as in flight now."""
 
     def reported() -> list[Line]:
         return [json.loads(line) for line in trace.written().splitlines() if '"kind":"in_flight"' in line]
@@ -238,7 +238,7 @@ def waiting(trace: Trace) -> list[Line]:
 
 @pytest.mark.guest
 def test_success_that_nobody_hears_of_is_no_operation(disks: list[Disk], flow: Running) -> None:
-    """There is no event that ends it, so only its request is counted: nothing stays in flight."""
+    """No event ends such an operation, so only its request is counted, and nothing stays in flight."""
     with flow.window() as trace:
         events = run_ring(disks[0], [(81, SKIP | LINK), (82, SKIP | LINK), (83, ASYNC)])
     if (81, -errno.EINVAL) in events:

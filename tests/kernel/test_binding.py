@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The binding to libbpf on a real kernel: globals, maps, programs, rings. The workload is a system call of ours."""
+"""The binding to libbpf on a real kernel: globals, maps, programs, rings. A system call of these tests is the load."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from wptrace.bpf.ring import Reader, Ring
 from wptrace.errors import LibbpfError, NotPermittedError, UsageError, VerifierError, WptraceError
 from wptrace.model.distribution import Distribution, index
 
-# getpgid(2) takes a number, does nothing with a wrong one, and nothing else calls it here.
+# getpgid(2) takes a number and does nothing with an invalid one; no other process calls it with that.
 GETPGID = {"x86_64": 121, "aarch64": 155}[os.uname().machine]
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.syscall.argtypes = [ctypes.c_long, ctypes.c_long]
@@ -70,7 +70,7 @@ def test_globals_hold_before_and_after_the_load(binding: BpfObject) -> None:
 
 @pytest.mark.one_kernel
 def test_views_that_somebody_still_holds_do_not_keep_an_object_open(binding: BpfObject) -> None:
-    """As the traceback of a failed test does."""
+    """The traceback of a failed test holds such views."""
     before = binding.bss.view("label")
     with attached(binding, "on_call"):
         view = binding.view("calls")
@@ -267,7 +267,7 @@ def test_a_rare_event_wakes_the_reader(binding: BpfObject) -> None:
 
 @pytest.mark.one_kernel
 def test_the_histogram_is_the_engines(binding: BpfObject) -> None:
-    """bpf_src/lib/hist.h and wptrace/model/distribution.py, value by value."""
+    """bpf_src/lib/hist.h and wptrace/model/distribution.py agree on every value."""
     values = {0, 1, 7, 8, 9, 15, 16, 1000, (1 << 32) - 1, 1 << 32, 1 << 41, (1 << 42) - 1, 1 << 42, (1 << 62) + 5}
     values |= {(1 << power) + offset for power in range(3, 60) for offset in (-1, 0, 1, (1 << power) // 2)}
     with attached(binding, "on_call"):
@@ -336,7 +336,7 @@ def test_program_types_attach_and_run(binding: BpfObject, program: str, tmp_path
 
 
 def test_a_program_goes_where_it_is_aimed(binding: BpfObject) -> None:
-    """The section says sys_enter; sys_exit counts as many calls of ours. libbpf looks for nothing itself."""
+    """The section says sys_enter and the target is sys_exit, which counts the same calls. libbpf resolves nothing."""
     aimed = binding.progs["on_tp_btf"]
     aimed.autoload = True
     aimed.target = targets.find("tp_btf/sys_exit", ())
@@ -346,7 +346,7 @@ def test_a_program_goes_where_it_is_aimed(binding: BpfObject) -> None:
     reported = lib.ffi.new("struct bpf_prog_info *")
     size = lib.ffi.new("__u32 *", lib.ffi.sizeof("struct bpf_prog_info"))
     lib.check(lib.lib.bpf_obj_get_info_by_fd(aimed.fd, reported, size), "nothing is known of it")
-    # Kernels before 5.17 do not tell.
+    # Kernels before 5.17 do not report it.
     assert reported.attach_btf_id in (aimed.target.type_id, 0)
     with aimed.attach():
         binding.bss.target_tgid = os.getpid()
@@ -367,7 +367,7 @@ def test_kprobes_attach_and_run(binding: BpfObject, program: str, tmp_path: Path
         return
     with binding.progs[program].attach(), (tmp_path / "file").open("w") as file:
         os.fsync(file.fileno())
-        # An overlay's fsync has another one below it.
+        # An fsync of an overlay calls another one below.
         assert binding.bss.hits > 0
 
 
@@ -400,7 +400,7 @@ def test_run_statistics_count_runs(binding: BpfObject) -> None:
         for _ in range(50):
             call()
         after = binding.progs["on_call"].statistics()
-    # The program runs on every system call of the machine.
+    # Every system call of the machine runs the program.
     assert after.run_count - before.run_count >= 50
     assert after.run_time_ns > before.run_time_ns
     assert after.translated_bytes > 0

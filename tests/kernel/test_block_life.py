@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events of requests on their way, against the kernel's own counts and tracepoints: merges, splits, requeues,
-partial completions, errors, timeouts, discards, zeroes, zones. Whatever it is, nothing is lost."""
+"""Events of requests, against the kernel's own counts and tracepoints: merges, splits, requeues, partial completions,
+errors, timeouts, discards, zeroes, zones. Nothing is lost, whatever happens to a request.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +26,14 @@ from tests.kernel.window import Running, block_of
 
 
 def events(summary: Line, name: str, op: str | None = None) -> int:
-    """How often it happened to requests, by the rows."""
+    """Return how often an event happened to requests, by the rows."""
     return sum(row.get("events", {}).get(name, 0) for row in summary["rows"] if op in (None, row["op"]))
 
 
 def reported(trace: Lines, name: str) -> int:
-    """The same by the records. Operations whose bios were merged into one request tell all of that request."""
+    """Return how often it happened by the records. Operations that share a merged request report all of its events."""
     total = 0
-    shared: dict[int | None, tuple[int, int]] = {}  # by sector: until when they were under way, and the most they tell
+    shared: dict[int | None, tuple[int, int]] = {}  # by sector: the latest end so far and the most events
     for line in sorted(single(trace), key=lambda one: one["ts_ns"] - one["total_ns"]):
         until, most = shared.get(line.get("sector"), (0, 0))
         if line["ts_ns"] - line["total_ns"] >= until:
@@ -60,7 +61,7 @@ class Disks(NamedTuple):
 def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disks]:
     top = tmp_path_factory.mktemp("disks")
     with ExitStack() as stack:
-        # The files of a guest are in memory, which nothing reads directly before 6.6 (e88e0d366f9c).
+        # A guest's files are in memory, which takes no direct I/O before 6.6 (e88e0d366f9c).
         folder = stack.enter_context(mounted(Disk("vda"), "ext4", top / "fs")) if GUEST else top
         short = stack.enter_context(loop_device(folder / "short.img"))
         subprocess.run(["losetup", "--direct-io=on", short.path], check=True)
@@ -89,14 +90,14 @@ Flows = dict[str, Running]
 
 @pytest.fixture(scope="module")
 def flows(path_flow: Running, disks: Disks) -> Iterator[Flows]:
-    """A trace of each level for all tests."""
+    """A trace of each level, shared by all tests."""
     every = [disk for disk in disks if disk is not None]
     with block_of(*every) as block:
         yield {"path": path_flow.aim(*every), "block": block}
 
 
 class Watched:
-    """The kernel's counts, how often its tracepoints fired, and one trace of each level."""
+    """The kernel's counts, the hits of its tracepoints and a trace of each level."""
 
     def __init__(self) -> None:
         self.grown: dict[str, int] = {}
@@ -106,7 +107,7 @@ class Watched:
 
 @contextmanager
 def watched(disk: Disk, flows: Flows) -> Iterator[Watched]:
-    """By both levels at once: to start fio and its load takes a guest more time than to trace it twice."""
+    """Trace with both levels at once, because in a guest fio takes longer than a second trace."""
     seen = Watched()
     names = ("block_rq_complete", "block_rq_requeue", "block_split")
     of_disk = dict.fromkeys(names, f"dev == {disk.number}")
@@ -128,7 +129,7 @@ READS = 64
 
 
 def batch(disk: Disk, **options: Any) -> None:
-    """Reads that follow one another, eight at a time: the plug merges them."""
+    """Read sequentially, eight requests at a time, so that the plug merges them."""
     fio(
         disk.path,
         **{"rw": "read", "ioengine": "libaio", "iodepth": 8, "iodepth_batch": 8, "number_ios": READS, **options},
@@ -136,7 +137,7 @@ def batch(disk: Disk, **options: Any) -> None:
 
 
 def read(disk: Disk, offset: int, length: int) -> int:
-    """One direct read; what it returned, or a negative errno."""
+    """Make one direct read and return its result, or a negative errno."""
     fd = os.open(disk.path, os.O_RDONLY | os.O_DIRECT)
     try:
         with mmap.mmap(-1, length) as buffer:
@@ -162,7 +163,7 @@ def test_merges(disk: Disk, flows: Flows) -> None:
 
 
 def test_splits(disk: Disk, flows: Flows) -> None:
-    """Reads of four times of what a request may have."""
+    """Reads that are four times as large as a request may be."""
     with setting(disk.queue / "max_sectors_kb", "64"), watched(disk, flows) as seen:
         for place in range(5):
             assert read(disk, place << 20, 256 << 10) == 256 << 10
@@ -189,25 +190,25 @@ def test_discards_and_zeroes(disk: Disk, flows: Flows) -> None:
 
 
 def test_a_short_read_of_a_loop_device(disks: Disks, flows: Flows) -> None:
-    """The part that is there is read; the rest is issued again, and fails."""
+    """The part that exists is read; the rest is issued again and fails."""
     disk = disks.short
     with watched(disk, flows) as seen:
         assert read(disk, 32 << 20, 32 << 10) < 32 << 10
-        # Its size ends it, since what fails is none of its number.
+        # The size limits the job, because fio does not count failed reads.
         batch(disk, offset=32 << 20, size="32k", continue_on_error="io", ignore_error="EIO")
     for level, trace in seen.traces.items():
         finished = count(trace.summary)
         assert finished == seen.grown["read"] == trace.summary["requests"]["started"]
         parts = events(trace.summary, "parts")
         assert parts == reported(trace, "parts") >= 2
-        # One that begins behind the end has no part that is done.
+        # A request that begins beyond the end has no completed part.
         assert trace.summary["requests"]["failed"] >= parts
         assert (
             events(trace.summary, "requeues") == seen.fired["block_rq_requeue"] == reported(trace, "requeues") == parts
         )
         assert seen.fired["block_rq_complete"] == finished + parts
         assert events(trace.summary, "merged") == seen.grown["read_merges"]
-        # Three of its bios were done before the others: one of the others stands for it then.
+        # Three of its bios completed earlier, so another one stands for the request now.
         first = max(single(trace), key=lambda one: one.get("events", {}).get("merged", 0))
         assert (first["sector"], first["bytes"]) == ((32 << 20) // 512, 32 << 10)
         assert first["events"] == {"merged": 7, "requeues": 1, "parts": 1}
@@ -220,7 +221,7 @@ def test_a_short_read_of_a_loop_device(disks: Disks, flows: Flows) -> None:
 # --- Guests: drivers that fail on demand ------------------------------------------------------------------------------
 
 MEDIUM_ERROR, TIMEOUT, SHORT_TRANSFER, HOST_BUSY = 2, 4, 0x100, 0x8000
-# The first sector that scsi_debug cannot read (OPT_MEDIUM_ERR_ADDR).
+# The first sector that scsi_debug fails to read (OPT_MEDIUM_ERR_ADDR).
 BAD_SECTOR = 0x1234
 
 
@@ -233,11 +234,11 @@ def failing(options: int, every: int = 0) -> Iterator[None]:
 
 @pytest.mark.guest
 def test_partial_completions(scsi: Disk, flows: Flows) -> None:
-    """The part before bad sectors is done, of single bios and of merged ones; the rest fails, or is issued again."""
+    """Single and merged requests complete up to the bad sectors; the rest fails or is issued again."""
     with watched(scsi, flows) as seen, failing(MEDIUM_ERROR):
         for offset in (8, 12, 28):
             assert read(scsi, (BAD_SECTOR - offset) * 512 >> 12 << 12, 32 << 10) < 32 << 10
-        # Its reads go on after one that failed.
+        # The job continues after a failed read.
         batch(
             scsi,
             offset=(BAD_SECTOR * 512 >> 15) - 1 << 15,
@@ -263,7 +264,7 @@ def test_partial_completions(scsi: Disk, flows: Flows) -> None:
 
 @pytest.mark.guest
 def test_short_transfers(scsi: Disk, flows: Flows) -> None:
-    """The rest is issued again, and all succeed."""
+    """The rest is issued again, and everything succeeds."""
     with watched(scsi, flows) as seen, failing(SHORT_TRANSFER, 5):
         batch(scsi)
         for place in range(10):
@@ -281,7 +282,7 @@ def test_short_transfers(scsi: Disk, flows: Flows) -> None:
 
 @pytest.mark.guest
 def test_requeues(scsi: Disk, flows: Flows) -> None:
-    """The host is busy now and then: requests go back, and are merged with others before they are issued again."""
+    """The host is busy now and then: requests are requeued, and may be merged before they are issued again."""
     with watched(scsi, flows) as seen, failing(HOST_BUSY, 7):
         batch(scsi)
         batch(scsi, iodepth_batch=1)
@@ -298,7 +299,7 @@ def test_requeues(scsi: Disk, flows: Flows) -> None:
 
 @pytest.mark.guest
 def test_timeouts(scsi: Disk, flows: Flows) -> None:
-    """A command that is never answered is aborted after its time, and issued again."""
+    """A command without an answer is aborted when its time is up, and issued again."""
     patience = Path("/sys/block", scsi.name, "device/timeout")
     with setting(patience, "1"), watched(scsi, flows) as seen, failing(TIMEOUT, 4):
         for place in range(8):

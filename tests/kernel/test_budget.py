@@ -40,7 +40,7 @@ from wptrace.model.report import UNTIMED, Snapshot
 
 @pytest.fixture(scope="module", autouse=True)
 def _statistics_stay_on() -> Iterator[None]:
-    """A budget switches them on and off, and each time the kernel patches code on which emulated CPUs may die."""
+    """Keep run statistics on: a budget toggles them, which patches kernel code, and emulated CPUs may die of that."""
     with run_statistics() if GUEST else nullcontext():
         yield
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tracing with CAP_BPF and CAP_PERFMON alone, and the sentences where they are not enough."""
+"""Tracing with only CAP_BPF and CAP_PERFMON, and what wptrace says if they are not enough."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tests.kernel.loads import mounted
 from tests.kernel.trace import PATIENCE, ROOT, BlockTrace, Trace, lossless
 from tests.packages.kubernetes import manifest
 
-# Without what the process had before, root or not. Before 5.11 maps count as locked memory.
+# No limit on locked memory, which includes maps before 5.11.
 UNLIMITED = ("sh", "-c", 'ulimit -l unlimited 2>/dev/null; exec "$@"', "sh")
 BOTH = (*UNLIMITED, "setpriv", "--bounding-set=-all,+bpf,+perfmon", "--inh-caps=-all")
-# A user who is not root: the way of packaging/wptrace-io.service.
+# An unprivileged user with capabilities, as in packaging/wptrace-io.service.
 _THESE = "-all,+bpf,+perfmon"
 AS_USER = (
     *(*UNLIMITED, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"),
@@ -56,7 +56,7 @@ class PathOfUser(Trace):
 
 @pytest.mark.parametrize("kind", [PathWithBoth, BlockWithBoth, StacksWithBoth, SizeWithBoth, PathOfUser])
 def test_both_are_enough(kind: type[Trace], loop: Disk) -> None:
-    """Objects name types of other kernels, which libbpf would seek in all modules: that takes CAP_SYS_ADMIN."""
+    """Objects name types of other kernels. libbpf would search all modules for those, which needs CAP_SYS_ADMIN."""
     with kind("--dev", loop.name) as trace:
         job = fio(loop.path, number_ios=200)
         trace.stop()
@@ -82,7 +82,7 @@ def test_what_takes_more_says_so(command: tuple[str, ...], sentence: str) -> Non
 
 
 def test_doctor_is_for_users_too() -> None:
-    """tracefs is closed to them, which is said and ends nothing."""
+    """An unprivileged user cannot read tracefs; doctor says so and goes on."""
     done = run(*AS_USER, sys.executable, "-m", "wptrace", "doctor", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
@@ -107,7 +107,7 @@ def test_what_costs_something_is_named_by_its_capability(loop: Disk) -> None:
 
 
 def shown_line(command: str) -> str:
-    """A line of docs/rights.md that shows how to run it without root."""
+    """Return the line of docs/rights.md that shows how to run a command without root."""
     page = (ROOT / "docs" / "rights.md").read_text()
     (line,) = re.findall(rf"^sudo {command} .*$", page, re.MULTILINE)
     return str(line).removeprefix("sudo ")
@@ -115,7 +115,7 @@ def shown_line(command: str) -> str:
 
 @pytest.mark.parametrize("command", ["capsh", "setpriv"])
 def test_ways_without_root_are_those_of_the_page(command: str, loop: Disk, tmp_path: Path) -> None:
-    """For a user who may read the tree, by a Python that he may execute."""
+    """As a user who may read the tree, with a Python that the user may execute."""
     python = next(
         path for path in (sys.executable, "/usr/bin/python3") if not os.path.realpath(path).startswith("/root")
     )
@@ -150,7 +150,7 @@ def test_files_are_seen_also_where_their_file_system_is_a_module(loop: Disk, tmp
     assert finished == {job["read"]["total_ios"]} == {100}
 
 
-# As a container of contrib/kubernetes: a cgroup namespace, one folder to write to, no new privileges.
+# As a container of contrib/kubernetes: a cgroup namespace, one writable folder, no new privileges.
 _POD = """
 mount --bind "$0" "$0" && mount --bind / /mnt && mount -o remount,bind,ro /mnt || exit 99
 mount --rbind /proc /mnt/proc && mount --rbind /sys /mnt/sys && mount --rbind /dev /mnt/dev || exit 99
@@ -159,7 +159,7 @@ mount --bind "$0" "/mnt$0" && exec chroot /mnt sh -c 'cd "$0" && exec "$@"' "$@"
 
 
 def test_the_daemon_set_grants_enough(loop: Disk, tmp_path: Path) -> None:
-    """Its file and its capabilities, with the disk of this test alone."""
+    """The agent's configuration and capabilities of the DaemonSet, restricted to the disk of this test."""
     (container,) = manifest()["DaemonSet"]["spec"]["template"]["spec"]["containers"]
     granted = ",".join(f"+{name.lower()}" for name in container["securityContext"]["capabilities"]["add"])
     text = manifest()["ConfigMap"]["data"]["agent.toml"].replace("0.0.0.0:9435", "127.0.0.1:0")
@@ -179,7 +179,7 @@ def test_the_daemon_set_grants_enough(loop: Disk, tmp_path: Path) -> None:
             line = process.stderr.readline()
             assert line, said
             said += line
-        # The path of liveness probes.
+        # The path of the liveness probe.
         with urllib.request.urlopen(f"http://{found[1]}/", timeout=PATIENCE) as answer:
             assert answer.status == 200
         made = total(fio(loop.path, number_ios=100))
@@ -191,7 +191,7 @@ def test_the_daemon_set_grants_enough(loop: Disk, tmp_path: Path) -> None:
         process.kill()
         process.wait()
     assert process.returncode == 0, said + rest
-    # For run times of programs, and names of kernel functions.
+    # For run times of programs, and for names of kernel functions.
     assert set(re.findall(r"CAP_\w+", said)) <= {"CAP_SYS_ADMIN", "CAP_SYSLOG"}, said
     counted = re.findall(r'^wptrace_io_owner_duration_seconds_count{.*kind="request".*} (\d+)$', scraped, re.M)
     assert sum(int(count) for count in counted) == made

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`wptrace io --capture` and `wptrace replay`: what is shown later is what was counted."""
+"""`wptrace io --capture` and `wptrace replay`: a replay shows exactly what was counted."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_trace_ends_with_what_is_different_from_a_capture(disk: Disk, tmp_path
     }
     assert counts == {op: [job[op]["total_ios"] for job in jobs] for op in ("read", "write")}
     assert {row["labels"]["op"]: row["state"] for row in rows} == {"read": "both", "write": "new"}
-    # Of the same capture, wptrace diff says the same of A.
+    # A diff of a capture with itself has the same A.
     done = wptrace("diff", str(file), str(file), "--json")
     assert [row["a"] for row in json.loads(done.stdout)["rows"] if row["labels"]["op"] == "read"] == [
         row["a"] for row in found["rows"] if row["labels"]["op"] == "read"
@@ -113,7 +113,7 @@ def test_requests_of_two_levels_are_compared_between_the_points_of_both(disk: Di
     if times == "own":
         assert found["joined"] == {}
     elif vmlinux().has_field("blk_plug", "cur_ktime"):
-        # One stamp serves a batch: its time in the queue is in the device.
+        # A batch has a single stamp, so the time in the queue is part of `device`.
         assert found["joined"] == {"queue": "device"}
     states = {(row["kind"], row["state"], row["unseen"]) for row in found["rows"] if row["stage"] == "total"}
     assert states == {("operation", "unseen", "operations are not followed"), ("request", "both", "")}
@@ -131,7 +131,7 @@ def test_a_capture_tells_what_the_trace_counted(disk: Disk, tmp_path: Path) -> N
     assert trace.operations == trace.requests == []
     start, *reported, summary = replayed(file)
     assert start == trace.lines[0] | {"file": str(file)}
-    # Counts, sums, percentiles, verdict, costs: all of it.
+    # Counts, sums, percentiles, verdict and costs are the same.
     assert summary == trace.summary
     assert replayed(file, "--summary")[1:] == [summary]
     assert Counter((one["kind"], one["op"]) for one in reported) == {
@@ -142,12 +142,12 @@ def test_a_capture_tells_what_the_trace_counted(disk: Disk, tmp_path: Path) -> N
     assert {(one["comm"], one["path"], one["length"]) for one in reported} == {("fio", disk.path, 4096)}
     with closing(Reader(file)) as reader:
         assert sum(frame.length for frame in reader.frames() if frame.kind == Kind.RECORDS) < 120 * len(reported)
-    # The events that it does not have are the shorter ones.
+    # The missing events are the shortest ones.
     times = sorted(one["total_ns"] for one in reported)
     assert [one["total_ns"] for one in replayed(file, f"--slow={times[300]}ns")[1:-1]] == [
         one["total_ns"] for one in reported if one["total_ns"] >= times[300]
     ]
-    # The same as lines.
+    # CSV has the same values.
     table = list(csv.DictReader(io.StringIO(wptrace("replay", str(file), "--csv").stdout)))
     fields = ("ts_ns", "op", "comm", "pid", "offset", "length", "sector", "total_ns")
     assert [[row[name] for name in fields] for row in table] == [
@@ -159,7 +159,7 @@ def test_a_capture_tells_what_the_trace_counted(disk: Disk, tmp_path: Path) -> N
         [f"fio[{one['pid']}]", "O", disk.name, one["op"], str(one["offset"])] for one in reported
     ]
     assert titles.split()[1:6] == ["TASK", "T", "DEV", "OP", "OFFSET/SECTOR"]
-    # By labels, the rows of the capture; by fields of events, rows of those.
+    # Filters on labels select rows of the capture; filters on fields of events need rows that are made of events.
     reads = replayed(file, "--op=read")
     assert [one["op"] for one in reads[1:-1]] == ["read"] * job["read"]["total_ios"]
     assert reads[-1]["rows"] == [row for row in summary["rows"] if row["op"] == "read"]
@@ -169,7 +169,7 @@ def test_a_capture_tells_what_the_trace_counted(disk: Disk, tmp_path: Path) -> N
     assert [[row[name] for name in figures] for row in of_all["rows"]] == [
         [row[name] for name in figures] for row in summary["rows"]
     ]
-    # Each operation made one request, so rows of requests are made of them as well.
+    # Each operation made one request, so rows of requests can be made as well.
     assert of_all["requests"]["finished"] == summary["requests"]["finished"] == 400
     assert "unlisted" not in of_all["loss"]
     assert replayed(file, "--comm=nobody")[-1]["rows"] == []
@@ -181,12 +181,12 @@ def test_a_capture_tells_what_the_trace_counted(disk: Disk, tmp_path: Path) -> N
         for row in summary["rows"]
         if row["kind"] == "request" and row["stage"] in ("driver", "device", "complete")
     )
-    # Intervals add up to the whole.
+    # The intervals add up to the summary.
     assert replayed(file, "--since=0s", "--summary")[-1]["operations"] == summary["operations"]
 
 
 class UnderLoad(Trace):
-    """A trace under a load that runs before and after it: what the kernel skipped there does not fail it."""
+    """A trace during a load: runs that the kernel skips outside it do not fail the test."""
 
     adds_skipped = True
 
@@ -204,7 +204,7 @@ def reads_without_end(disk: Disk) -> Iterator[None]:
 
 
 def test_what_is_told_is_counted_and_drawn_under_a_load(disk: Disk, tmp_path: Path) -> None:
-    """The load is there before the trace and after it; columns of the page are those of the events."""
+    """The load begins before the trace and ends after it; columns of the page are those of the events."""
     file, page = tmp_path / "trace.wpt", tmp_path / "trace.html"
     with reads_without_end(disk), UnderLoad("--each", f"--capture={file}", f"--dev={disk.name}") as trace:
         wait_until(lambda: file.stat().st_size > 20_000, "some operations")
@@ -225,12 +225,12 @@ def test_what_is_told_is_counted_and_drawn_under_a_load(disk: Disk, tmp_path: Pa
         assert counts == [count for _, count in sorted(Counter(ns // width_ns for ns in ends_ns).items())]
 
 
-# An emulated CPU takes a minute for their libraries. Captures of all views are written in them by tests/unit/capture.
+# Their libraries take an emulated CPU a minute. tests/unit/capture writes captures of all views in these formats.
 _SLOW_TO_IMPORT = {"perfetto", "parquet", "otf2"}
 
 
 class Captured:
-    """A command with a capture, and what a replay makes of it."""
+    """A command with a capture, and a replay of that."""
 
     def __init__(self, file: Path, command: str, *options: str) -> None:
         self.file = file
@@ -238,7 +238,7 @@ class Captured:
         self.trace: Trace = kind(*options, f"--capture={file}")
 
     def stop(self) -> Line:
-        """All lines of a replay are those of the trace; its summary."""
+        """Check that a replay has the lines of the trace, and return its summary."""
         self.trace.stop()
         lines = self.trace.lines
         found = replayed(self.file)
@@ -251,7 +251,7 @@ class Captured:
         return found[-1]
 
     def _export(self, summary: Line) -> None:
-        """As a file of each format that there is for it."""
+        """Export the capture to a file of each format."""
         for form in set(FORMATS) - (_SLOW_TO_IMPORT if IN_LAB else set()):
             place = self.file.with_suffix(f".{form}")
             words = ["replay", str(self.file), "--to", form, "-o", str(place)]
@@ -374,7 +374,7 @@ def test_a_full_disk_ends_the_trace_with_a_sentence(disk: Disk) -> None:
 
 @pytest.mark.skipif(not IN_LAB, reason="vsock of this machine is its hypervisor's")
 def test_a_channel_of_vsock_leads_to_whoever_listens() -> None:
-    """A machine has a way to itself: the module that loops what is sent to its number 1."""
+    """A machine can reach itself: the loopback module serves CID 1."""
     if subprocess.run(["modprobe", "vsock_loopback"], check=False, capture_output=True).returncode:
         pytest.skip("this kernel has no vsock_loopback")
     sent = bytes(range(256)) * 64
@@ -389,7 +389,7 @@ def test_a_channel_of_vsock_leads_to_whoever_listens() -> None:
     with closing(Channel("vsock:1:5000")) as found:
         found.open()
         fd = channel.to_write(Path("vsock:1:5000"))
-        assert found.read() == b""  # a client connected
+        assert found.read() == b""  # a client has connected
         left = memoryview(sent)
         while left:
             left = left[channel.write(fd, left) :]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of 32 bits on a kernel of 64: a task of that kind, from an ELF file that is made here."""
+"""32-bit programs on a 64-bit kernel: a 32-bit task, from an ELF file that is made here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wptrace.flows.io import hooks as io_hooks
 from wptrace.flows.io import operations as io_operations
 
 READS, WRITES, OTHERS, BLOCK = 40, 30, 25, 4096
-# Where the file is mapped, and behind it its buffer.
+# Where the file is mapped; its buffer follows.
 _BASE = 0x10000
 _MEMORY = 0x8000
 _PATH, _CODE = 0x60, 0x100
@@ -30,7 +30,7 @@ class _Machine(NamedTuple):
     elf: int
     flags: int
     o_direct: int
-    # The calls of 32 bits whose numbers are those of reads for programs of 64, by its first argument.
+    # 32-bit system calls whose numbers mean reads in 64-bit programs, with a first argument each.
     other: int
     call: Callable[[int, int | None, int, int], bytes]
     """A number, the file unless it is that of the first call, and two arguments."""
@@ -57,13 +57,13 @@ def _arm_load(register: int, value: int) -> list[int]:
 
 
 def _arm_call(number: int, first: int | None, second: int, third: int) -> bytes:
-    """r4 is the file."""
+    """The file is in r4."""
     place = [0xE1A00004] if first is None else _arm_load(0, first)
     return _arm([*_arm_load(7, number), *place, *_arm_load(1, second), *_arm_load(2, third), 0xEF000000])
 
 
 def _i386_call(number: int, first: int | None, second: int, third: int) -> bytes:
-    """edi is the file: where a program of 64 bits has its first argument."""
+    """The file is in edi, where a 64-bit program has its first argument."""
     place = b"\x89\xfb" if first is None else b"\xbb" + struct.pack("<I", first)
     return place + b"\xb8%b\xb9%b\xba%b\xcd\x80" % tuple(struct.pack("<I", one) for one in (number, second, third))
 
@@ -95,7 +95,7 @@ _MACHINES = {
 
 
 def program(disk: Disk, to: Path) -> Path:
-    """Reads and writes blocks of the disk past the page cache, one after another; its exit code is how many."""
+    """Build a program that reads and writes blocks of the disk with O_DIRECT; its exit code is how many."""
     machine = _MACHINES[os.uname().machine]
     buffer = _BASE + _MEMORY - BLOCK
     name = disk.path.encode() + b"\0"
@@ -103,7 +103,7 @@ def program(disk: Disk, to: Path) -> Path:
     code = machine.call(_OPEN, _BASE + _PATH, os.O_RDWR | machine.o_direct, 0) + machine.keep
     code += (machine.call(_READ, None, buffer, BLOCK) + machine.add) * READS
     code += (machine.call(_WRITE, None, buffer, BLOCK) + machine.add) * WRITES
-    # A file of its own, or the begin of this one: neither moves blocks.
+    # dup2 or lseek, of which neither moves blocks.
     code += machine.call(machine.other, None, 10, 0) * OTHERS
     code += machine.leave
     size = _CODE + len(code)
@@ -126,7 +126,7 @@ def _run(path: Path) -> int:
 
 @pytest.mark.parametrize("way", ["best", io_operations.CALLS])
 def test_a_program_of_32_bits(disk: Disk, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By functions it is seen like any other. By calls it is not, as they have other numbers."""
+    """Function hooks see it like any other program; system call hooks do not, because its calls have other numbers."""
     if way == io_operations.CALLS:
         monkeypatch.setattr(io_operations, "ways", lambda kinds: (io_operations.BY_CALL,))
         monkeypatch.setattr(io_operations, "sync_ways", lambda kinds: (io_operations.BY_CALL,))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`wptrace io` names the controller that held a bio before it got a request, and no other one."""
+"""`wptrace io` names the controller that held a bio before it got a request."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ MS = 1_000_000
 _DEBUG = Path("/sys/module/blk_cgroup/parameters/blkcg_debug_stats")
 
 
-# The device works on one at a time, for 2 ms.
+# One request at a time, 2 ms each.
 _ONE = {"irqmode": 2, "completion_nsec": 2 * MS, "submit_queues": 1, "hw_queue_depth": 1}
 
 
 @pytest.fixture(scope="module")
 def disks() -> Iterator[dict[str, Disk]]:
-    """By what is to hold requests back there."""
+    """Disks by the controller that is to hold requests back."""
     with ExitStack() as stack:
         made = {name: stack.enter_context(null_device(f"wptest_{name}")) for name in ("io_max", "io_cost")}
         for name, latency_us in (("wbt", "75000"), ("tag", "0")):
@@ -49,7 +49,7 @@ def flow(disks: dict[str, Disk], v2: Path) -> Iterator[Running]:
 
 
 def held(trace: Lines) -> dict[str, int]:
-    """Nanoseconds by controller, of all records."""
+    """Return the nanoseconds by controller, summed over all records."""
     found: dict[str, int] = {}
     for line in trace.operations + trace.requests:
         for one in line.get("throttled_by", ()):
@@ -66,7 +66,7 @@ def rows(trace: Lines, kind: str, stage: str) -> list[Line]:
 
 
 def named(trace: Lines, controller: str, job: dict[str, Any], besides: str = "") -> None:
-    """It is what throttle consists of, with another one behind it; rows, records and the verdict agree."""
+    """Check that `controller`, with `besides`, accounts for all of `throttle`, by rows, records and the verdict."""
     assert lossless(trace.summary), trace.summary["loss"]
     assert len(trace.operations) == total(job)
     found = held(trace)
@@ -88,11 +88,11 @@ def named(trace: Lines, controller: str, job: dict[str, Any], besides: str = "")
 
 @pytest.mark.one_kernel
 def test_waits_for_tags(loop: Disk) -> None:
-    """Also where functions cannot be observed."""
+    """The controller is known even where functions cannot be observed."""
     (loop.queue / "scheduler").write_text("none")
     (loop.queue / "nr_requests").write_text("4")
     with Trace("--dev", loop.name, "--each", "--interference", "--ring-size=16M") as trace:
-        # On a busy machine they may run one after the other.
+        # On a busy machine the jobs may run one after the other.
         for _ in range(50):
             fio(loop.path, numjobs=32, thread=1, group_reporting=1, number_ios=50)
             if '"controller":"tag"' in trace.written():
@@ -104,7 +104,7 @@ def test_waits_for_tags(loop: Disk) -> None:
     assert not [note for note in trace.lines[0]["notes"] if "held requests back" in note]
 
 
-# --- With one trace for all, which is not there yet while the command above runs -------------------------------------
+# --- With a shared trace, which is not there yet while the command above runs -----------------------------------------
 
 
 @pytest.mark.icount
@@ -123,7 +123,7 @@ def test_io_max_of_what_does_not_wait(disks: dict[str, Disk], flow: Running, v2:
     with limited(disk, "riops=20", v2) as group, flow.window() as trace, joined(group):
         job = fio(disk.path, number_ios=20, ioengine="libaio", iodepth=4)
     assert lossless(trace.summary), trace.summary["loss"]
-    # Where asynchronous operations are seen, the requests are theirs.
+    # Where asynchronous operations are not seen, only their requests are.
     reported = [*trace.operations, *trace.requests]
     assert len(reported) == total(job)
     assert set(held(trace)) == {"io_max"}
@@ -133,13 +133,13 @@ def test_io_max_of_what_does_not_wait(disks: dict[str, Disk], flow: Running, v2:
 
 @pytest.mark.icount
 def test_io_cost(disks: dict[str, Disk], flow: Running, v2: Path) -> None:
-    """The cgroup's io.stat has the same wait."""
+    """The cgroup's io.stat shows the same wait."""
     disk = disks["io_cost"]
     with costed(disk, 20, v2) as group, setting(_DEBUG, "Y"):
         with flow.window() as trace, joined(group):
             job = fio(disk.path, number_ios=40)
         found = held(trace)["io_cost"]
-        # It counts periods that are over.
+        # io.stat counts periods that are over.
         wait_until(lambda: _cost_wait_ns(group) > found * 0.8, "the end of a period of io.cost")
         waited = _cost_wait_ns(group)
     named(trace, "io_cost", job)
@@ -154,9 +154,9 @@ def _cost_wait_ns(group: Path) -> int:
 @pytest.mark.icount
 @pytest.mark.parametrize(("controller", "besides"), [("wbt", "tag"), ("tag", "")])
 def test_writeback_throttling_and_tags(disks: dict[str, Disk], flow: Running, controller: str, besides: str) -> None:
-    """The same load with writeback throttling, which lets one or two through, and without: they wait for tags.
+    """With writeback throttling one or two writes pass at a time, without it they wait for tags.
 
-    Four writers, each of which waits in the call for what it writes through the page cache.
+    Each of four writers waits in its system call for what it writes through the page cache.
     """
     four = {"numjobs": 4, "thread": 1, "group_reporting": 1, "number_ios": 10}
     files = {"direct": 0, "sync": "dsync", "size": "2M", "offset_increment": "8M"}
@@ -188,7 +188,7 @@ def test_writes_to_one_zone_wait_for_each_other() -> None:
     reported = [*trace.operations, *trace.requests]
     assert len(reported) == writes
     waited = [one for one in reported if "zone" in by_controller(one)]
-    # All but the first, which each hold up those behind them.
+    # Each but the first waits for those before it.
     assert len(waited) == writes - 1
     assert held(trace)["zone"] >= sum(range(1, writes)) * 2 * MS * 0.9
     for one in waited:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cpu flow against what the scheduler itself counts in /proc/PID/schedstat, and against libbpf-tools."""
+"""The cpu flow against /proc/PID/schedstat and libbpf-tools."""
 
 from __future__ import annotations
 
@@ -95,10 +95,10 @@ class Worker:
         self.process.stdin.flush()
 
     def end(self) -> None:
-        """Waits until it has done its work and sleeps."""
+        """Wait until the worker has done its work and sleeps."""
         assert said(self.process) == "done\n"
         wait_until(lambda: self._proc("stat").partition(") ")[2].startswith("S"), "the worker to sleep")
-        # It is about to leave its CPU. Who runs there himself knows that it has.
+        # It may still be about to leave its CPU. Running there ensures that it has.
         before = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {PLACE})
         os.sched_setaffinity(0, before)
@@ -154,7 +154,7 @@ def noted(found: Snapshot) -> dict[str, int]:
 
 
 def lossless(found: Snapshot) -> None:
-    """The hardened kernel does not show each switch: what was missed there has to be counted."""
+    """The hardened kernel hides some switches: each of them has to be counted as missing."""
     assert not found.books[REQUESTS].lost
     assert set(noted(found)) <= (set() if GUEST else {"incomplete", "unmatched_end"})
 
@@ -182,26 +182,26 @@ def test_it_counts_what_the_scheduler_counts(
         found = flow.snapshot()
         end = time.monotonic_ns()
         book = flow._obj.maps["books"].summed(0)
-        # On its way to sleep it may have lost its CPU once more.
+        # It may have lost its CPU once more before it slept.
         most = worker.scheduled().turns - before.turns
     lossless(found)
     turns = after.turns - before.turns
     assert turns > 0
     unseen = sum(noted(found).values())
     assert turns - unseen <= found.books[REQUESTS].started == found.books[REQUESTS].finished <= most
-    # As they were counted, before what cannot be is put right.
+    # As counted, before corrections.
     assert abs(book.started - book.finished) <= unseen
     (group,) = found.cells
     assert group.label("task") == Task(worker.name, worker.pid)
     wait, run, off, total = (found.cells[group][name] for name in ("wait", "run", "off", "total"))
     assert turns - 2 * unseen <= wait.count == run.count == total.count <= most
-    # It first went to sleep before the trace.
+    # Its first sleep began before the trace.
     assert total.count - 1 <= off.count <= total.count
     assert wait.sum + run.sum == total.sum
-    # One after the other, and all of it between two readings of the clock.
+    # The parts follow one another between two readings of the clock.
     assert run.sum + off.sum <= end - begin or unseen
     if times:
-        # Both read their clocks some microseconds apart.
+        # The kernel and the program read the clock some microseconds apart.
         apart = turns * 50_000
         assert abs(run.sum - (after.run_ns - before.run_ns)) <= apart
         assert abs(wait.sum - (after.wait_ns - before.wait_ns)) <= apart
@@ -222,12 +222,12 @@ def test_rows_are_about_what_was_asked_for(worker: Worker) -> None:
     assert process == f"{worker.name}[{worker.pid}]"
     assert len(threads) == 2
     assert f"{worker.name}[{worker.pid}/{worker.pid}]" in threads
-    # A new thread starts where its maker says, and is moved when it says so itself.
+    # A new thread starts where its creator runs, and moves once it binds itself.
     assert f"cpu{PLACE}" in names[CPU]
     assert names[CGROUP] == {cgroup}
     counts = {by: sum(stages["total"].count for stages in snapshot.cells.values()) for by, snapshot in found.items()}
     assert counts[CPU] >= 2
-    # They are attached one after the other, while the worker sleeps: all of them saw the same.
+    # The flows attach one after the other while the worker sleeps, so all of them saw the same.
     assert len(set(counts.values())) == 1 or not GUEST
     for snapshot in found.values():
         lossless(snapshot)
@@ -235,16 +235,16 @@ def test_rows_are_about_what_was_asked_for(worker: Worker) -> None:
 
 @pytest.mark.one_kernel
 def test_what_finds_no_room_is_counted(worker: Worker) -> None:
-    """Children that come and go, in a table of two tasks and in one row."""
+    """Short-lived children, in a table of two tasks and with a single row."""
     wanted = Filter(comm=worker.name)
     with traced(Options(PROCESS, wanted, rows=1), Options(PROCESS, wanted, tasks=1)) as (rows, tasks):
         worker.do("fork", 20)
         few_rows, few_tasks = rows.snapshot(), tasks.snapshot()
         known = len(list(rows._obj.maps["tasks"].keys()))
     assert few_rows.books[REQUESTS].lost == {}
-    # Each child was seen from its birth on.
+    # Each child is seen from its creation.
     assert noted(few_rows).get("unmatched_end", 0) < (1 if GUEST else 10)
-    # Who sleeps is known and wants no CPU; who is gone is not known any more, if the kernel has shown his end.
+    # A sleeping task wants no CPU; a task that has exited is forgotten, if the kernel has shown its exit.
     assert few_rows.books[REQUESTS].in_flight == 0 or not GUEST
     assert known == 1 or not GUEST
     (others,) = [stages for group, stages in few_rows.cells.items() if group.shown == OTHERS]
@@ -257,9 +257,9 @@ def test_what_finds_no_room_is_counted(worker: Worker) -> None:
 
 
 def test_a_long_wait_is_reported_with_who_ran_instead(worker: Worker) -> None:
-    """The command itself: its lines keep the law and the schema."""
+    """The command itself, whose lines are checked against the schema and the law."""
     with hog() as other, CpuTrace("-p", str(worker.pid), "--by", "thread", "--slow", "1ms", "0.2") as trace:
-        # Until the hog was what it waited for, as the two have just one CPU.
+        # Repeat until the worker has waited for the hog, which shares its only CPU.
         reported = re.compile(rf'"instead":{{[^}}]*"pid":{other}\b')
 
         def waited() -> bool:
@@ -273,12 +273,12 @@ def test_a_long_wait_is_reported_with_who_ran_instead(worker: Worker) -> None:
     waits = [line for line in lines if line["kind"] == "wait"]
     (wait,) = [row for row in lines[-1]["rows"] if row["stage"] == "wait"]
     assert len(waits) == lines[-1]["overhead"]["records"]
-    # None was under way when the summary was made: the worker sleeps.
+    # The worker sleeps, so no wait was under way at the summary.
     assert max(line["total_ns"] for line in waits) == wait["max_ns"]
     assert len(waits) <= wait["count"]
     assert all(line["total_ns"] >= 1_000_000 for line in waits)
     assert {(line["pid"], line["tid"], line["cpu"]) for line in waits} == {(worker.pid, worker.pid, PLACE)}
-    # On a busy machine so many may have run before it was asked that who ran instead is forgotten.
+    # On a busy machine so many tasks may have run that who ran instead is forgotten.
     named = [line for line in waits if "instead" in line]
     assert all(0 < line["instead"]["run_ns"] <= line["total_ns"] for line in named)
     assert other in {line["instead"]["pid"] for line in named}
@@ -298,11 +298,11 @@ def test_who_wants_a_cpu_is_listed(worker: Worker) -> None:
     assert 0 <= found[0].age_ns <= end - begin
 
 
-# --- Others' eyes in the same run -------------------------------------------------------------------------------------
+# --- The same run, seen by others -------------------------------------------------------------------------------------
 
 
 class Turns(NamedTuple):
-    """Times of a task by stage, as the kernel's own tracing saw them."""
+    """Times of a task by stage, by the kernel's own tracing."""
 
     wait: list[int]
     run: list[int]
@@ -310,7 +310,7 @@ class Turns(NamedTuple):
 
 
 def turns_of(pid: int, records: list[Record]) -> Turns:
-    """By the same rules: a wakeup of who does not sleep is none, and who is preempted wants the CPU again."""
+    """Compute the times by the same rules: waking a running task counts for nothing; a preempted task wants a CPU."""
     found = Turns([], [], [])
     woken = ran = left = 0
     for record in records:
@@ -340,7 +340,7 @@ def as_counts(times: list[int]) -> dict[int, int]:
 @pytest.mark.guest
 def test_the_same_as_the_kernels_own_tracing(worker: Worker, times: bool) -> None:
     pid = worker.pid
-    # They are in the buffer of the CPU they are about, where only this one worker is.
+    # Events are in the buffer of the CPU that they are about, where only this worker runs.
     filters = {"sched_switch": f"prev_pid == {pid} || next_pid == {pid}", "sched_wakeup": f"pid == {pid}"}
     with (
         hog(),
@@ -355,7 +355,7 @@ def test_the_same_as_the_kernels_own_tracing(worker: Worker, times: bool) -> Non
         seen = getattr(theirs, name)
         assert stages[name].count == len(seen)
         if times:
-            # At the same event, one behind the other.
+            # Both are at the same event, one after the other.
             assert abs(stages[name].sum - sum(seen)) <= len(seen) * 20_000
             assert_alike(stages[name], as_counts(seen), times)
 
@@ -365,7 +365,7 @@ _BUCKET = re.compile(r"^\s*(\d+) -> (\d+)\s*: (\d+)", re.MULTILINE)
 
 
 def microseconds(text: str) -> dict[int, int]:
-    """A histogram of libbpf-tools: counts by the power of two of microseconds, 0 for 0 and 1."""
+    """Parse a histogram of libbpf-tools: counts by power of two of microseconds, with 0 for 0 and 1."""
     return {int(low).bit_length(): int(count) for low, _, count in _BUCKET.findall(text) if int(count)}
 
 
@@ -398,7 +398,7 @@ def histogram(process: subprocess.Popen[str]) -> dict[int, int]:
 
 
 def assert_alike(ours: Distribution, theirs: dict[int, int], times: bool) -> None:
-    """As many, and in the same bucket or the next: both take their times somewhat apart."""
+    """Check for equal counts in the same bucket or the next, because both read the clock at different moments."""
     made = as_theirs(ours)
     assert abs(sum(made.values()) - sum(theirs.values())) <= 2, (made, theirs)
     if not times:
@@ -421,21 +421,21 @@ def test_the_same_as_runqlat_and_cpudist(worker: Worker, times: bool) -> None:
         stages = whole(flow.snapshot())
         assert_alike(stages["wait"], histogram(waits), times)
         assert_alike(stages["off"], histogram(absences), times)
-    # Without -O cpudist counts only turns that were cut short.
+    # Without -O, cpudist only counts turns that ended by preemption.
     with hog(), tool("cpudist-libbpf", "-p", pid) as turns, traced(Options(wanted=Filter(pid=worker.pid))) as (flow,):
         worker.do("spin", 300)
         assert_alike(whole(flow.snapshot())["run"], histogram(turns), times)
 
 
 def whole(found: Snapshot) -> dict[str, Distribution]:
-    """Of all CPUs: the worker begins on its own, but the first turn may be on another."""
+    """Merge all CPUs: the worker begins on its own, but its first turn may be elsewhere."""
     return next(iter(everywhere(found.cells).values()))
 
 
 @pytest.mark.guest
 @pytest.mark.one_kernel
 def test_a_cgroup_that_is_gone_has_its_name(v2: Path) -> None:
-    """It ran a moment and was removed before anybody looked."""
+    """It ran for a moment and was removed before anything read its name."""
     group = v2 / "wptest_brief"
     with traced(Options(by=CGROUP)) as (flow,):
         group.mkdir()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`wptrace doctor` says of each kernel what is known of it."""
+"""`wptrace doctor` reports what is known of each kernel."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, setting
 from tests.kernel.trace import check, wptrace
 
-# What the kernels of the matrix lack. The running one permits neither, as hardened production hosts do.
+# What the kernels of the matrix lack. The running one permits neither kind, as hardened production kernels do.
 LACKING = {"5.10": {"task_storage", "exchange"}, "": {"fentry", "fexit", "kprobe", "kretprobe"}}
-# Which operations they show as requests alone.
+# Interfaces whose operations are seen only as requests.
 ASYNCHRONOUS = {
     "5.10": "asynchronous operations (io_uring) are seen as requests only",
     "": "asynchronous operations (io_uring, AIO) are seen as requests only",
@@ -23,7 +23,7 @@ ASYNCHRONOUS = {
 
 
 def test_doctor_tells_what_works() -> None:
-    # All of a machine is watched, so only where it is a guest.
+    # --watch traces the whole machine, so only in a guest.
     watch = ["--watch=500ms"] if GUEST else []
     done = wptrace("doctor", "--json", *watch)
     assert (done.returncode, done.stderr) == (0, "")
@@ -46,10 +46,10 @@ def test_doctor_tells_what_works() -> None:
             reported = " ".join(check["detail"] for check in flow["checks"])
             assert ASYNCHRONOUS.get(GUEST, "") in reported
             assert ("asynchronous" in reported) == (GUEST in ASYNCHRONOUS)
-        # What the running kernel refuses costs the whole path some stages; the block layer is seen everywhere.
+        # The running kernel refuses programs that some stages of the path need; the block layer is always seen.
         if GUEST or flow["level"] == "block":
             assert {stage["state"] for stage in flow["stages"]} == {"ok"}
-        # The first way that works ends the attempts.
+        # The attempts end with the first way that works.
         if flow["level"] == "block":
             assert {tuple(way["works"] for way in hook["ways"]) for hook in flow["hooks"]} == {(True, None)}
         for hook in flow["hooks"]:
@@ -76,7 +76,7 @@ def _knows_the_arguments(flows: list[dict[str, Any]]) -> None:
     (hooks,) = [flow["hooks"] for flow in flows if flow["level"] == "block"]
     arguments = {hook["ways"][0]["section"].rpartition("/")[2]: hook["arguments"] for hook in hooks}
     assert arguments["block_rq_complete"][0] == "request *"
-    # 5.10 hands block_getrq the queue first, as no later kernel does.
+    # Only in 5.10 is the first argument of block_getrq the queue.
     assert arguments["block_getrq"][0] == ("request_queue *" if GUEST == "5.10" else "bio *")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The filters on a real kernel: what the test itself reads and writes is counted, and what of it passes."""
+"""The filters on a real kernel: they pass what they should of the test's own reads and writes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from wptrace.flows.io.path import PathFlow
 from wptrace.kernel import cgroups, mounts
 
 READ, WRITE = {"x86_64": (17, 18), "aarch64": (67, 68)}[os.uname().machine]  # pread64, pwrite64
-# A hardened kernel takes no fentry.
+# A hardened kernel refuses fentry programs.
 WAYS: dict[str, tuple[str, ...]] = {"raw_tp": ("on_raw_tp",), "tp_btf": ("on_tp_btf",)}
 if GUEST:
     WAYS["fentry"] = ("on_fentry_read", "on_fentry_write")
@@ -43,7 +43,7 @@ class Tracer:
         apply(self.obj.bss, Filter(**wanted), PathFlow.filters)
 
     def passes(self, act: Act) -> bool:
-        """Whether the one call that `act` makes passes."""
+        """Tell whether the only call that `act` makes passes."""
         calls, hits = self.obj.bss.calls, self.obj.bss.hits
         act()
         assert self.obj.bss.calls == calls + 1
@@ -51,7 +51,7 @@ class Tracer:
         return bool(self.obj.bss.hits > hits)
 
     def reads(self, path: Path | str, size: int = 512) -> Act:
-        """One pread. Opening and what Python does around it is not counted."""
+        """Make one pread. Opening, and what Python does around it, is not counted."""
 
         def act() -> None:
             with open(path, "rb", buffering=0) as file:  # noqa: PTH123
@@ -76,7 +76,7 @@ class Tracer:
 
 @pytest.fixture(
     scope="module",
-    # What filters do by the ways that no guest needs is the same on each kernel.
+    # Filters work the same on each kernel by the ways that need no guest.
     params=[name if name == "fentry" else pytest.param(name, marks=pytest.mark.one_kernel) for name in WAYS],
 )
 def loaded(request: pytest.FixtureRequest) -> Iterator[BpfObject]:
@@ -92,7 +92,7 @@ def loaded(request: pytest.FixtureRequest) -> Iterator[BpfObject]:
 
 @pytest.fixture
 def tracer(loaded: BpfObject) -> Tracer:
-    """Without a filter; the programs stay attached over all tests, so each one changes filters while they run."""
+    """Programs without a filter. They stay attached for all tests, which change filters while they run."""
     made = Tracer(loaded)
     made.wants()
     return made
@@ -121,7 +121,7 @@ def bound(source: Path, point: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own: below what /tmp lies on there may be others (an overlay) that read as well."""
+    """A new file system: below /tmp there may be others, as with an overlay, that read as well."""
     with mounted(tmp_path / "tree", "tmpfs") as root:
         yield root
 
@@ -133,7 +133,7 @@ def file(path: Path) -> Path:
 
 
 def child(act: Act) -> Act:
-    """The same in a new process."""
+    """Act in a new process."""
 
     def forked() -> None:
         pid = os.fork()
@@ -150,7 +150,7 @@ def child(act: Act) -> Act:
 
 
 def named(name: bytes, act: Act) -> Act:
-    """The same in a process whose thread has this name."""
+    """Act in a process whose thread has this name."""
 
     def renamed() -> None:
         assert _LIBC.prctl(_PR_SET_NAME, name, 0, 0, 0) == 0
@@ -160,7 +160,7 @@ def named(name: bytes, act: Act) -> Act:
 
 
 def moving(cgroup: Path, act: Act) -> Act:
-    """The same after this process, a child, has moved to a cgroup."""
+    """Act after this process, a child, has moved to a cgroup."""
 
     def there() -> None:
         (cgroup / "cgroup.procs").write_text(str(os.getpid()))
@@ -266,7 +266,7 @@ def test_nothing_of_a_longer_name_is_left(tracer: Tracer, tree: Path) -> None:
 
 @contextmanager
 def made(root: Path, *names: str) -> Iterator[list[Path]]:
-    """Cgroups below a mount of theirs, gone afterwards."""
+    """Cgroups below a mount, removed at the end."""
     with ExitStack() as stack:
         found = []
         for name in names:
@@ -288,7 +288,7 @@ def check_subtree(tracer: Tracer, root: Path, act: Act) -> None:
             for cgroup, passes in ((above, False), (wanted, True), (below, True), (deep, True), (sibling, False)):
                 assert tracer.passes(moved(cgroup, act)) is passes, cgroup
             assert not tracer.passes(act)
-        # Only where it stands is it looked for, which is what makes a known level cheap.
+        # A cgroup is only looked for at its own level, so a known level is cheap.
         for level in (0, 1, 3):
             tracer.wants(cgroup=found._replace(level=level))
             assert not tracer.passes(moved(deep, act))
@@ -308,7 +308,7 @@ def v2(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def v1(tmp_path: Path) -> Iterator[Path]:
-    """The hierarchy of a controller that the kernels have and nothing needs for its own limits."""
+    """The hierarchy of a controller that kernels have and that limits nothing here."""
     with mounted(tmp_path / "v1", "cgroup", "-o", "pids") as root:
         yield root
 
@@ -391,7 +391,7 @@ def test_file_with_the_same_number_on_another_file_system(tracer: Tracer, tree: 
     with mounted(tmp_path / "twin", "tmpfs") as twin:
         wanted, other = file(tree / "file"), file(twin / "file")
         while wanted.stat().st_ino != other.stat().st_ino:
-            # Each tmpfs numbers on its own since 5.9, in steps of one.
+            # Since 5.9 each tmpfs numbers its own inodes, in steps of one.
             behind = min((wanted, other), key=lambda path: path.stat().st_ino)
             behind.unlink()
             file(behind)
@@ -419,7 +419,7 @@ def test_directory(tracer: Tracer, tree: Path) -> None:
 
 
 def test_directory_far_above(tracer: Tracer, tree: Path) -> None:
-    """A loop of the program takes 16 directories at a time."""
+    """A loop of the program covers 16 directories."""
     wanted = tree / "wanted"
     tracer.wants(dir=mounts.directory(str(file(wanted / "file").parent)))
     for depth in (0, 14, 15, 16, 17, 31, 32, 33, 200):
@@ -462,7 +462,7 @@ def test_bind_mounts_show_the_same_directory(tracer: Tracer, tree: Path) -> None
         for other in (whole / "a", part):
             tracer.wants(dir=mounts.directory(str(other)))
             assert tracer.passes(tracer.reads(path))
-        # By its own name it is not below where it was shown.
+        # The path below the bind mount does not lead through the directory.
         (tree / "shown").mkdir()
         with bound(wanted / "a", tree / "shown" / "a") as shown:
             tracer.wants(dir=mounts.directory(str(tree / "shown")))
@@ -471,7 +471,7 @@ def test_bind_mounts_show_the_same_directory(tracer: Tracer, tree: Path) -> None
 
 
 def test_files_of_an_overlay(tracer: Tracer, tree: Path, tmp_path: Path) -> None:
-    """As in containers: the layers are file systems of their own, whose numbers are not the overlay's."""
+    """As in containers: the layers are file systems with inode numbers other than the overlay's."""
     with mounted(tmp_path / "lower", "tmpfs") as lower:
         below, _ = file(lower / "a/below"), file(lower / "b/below")
         (tree / "upper").mkdir()
@@ -541,7 +541,7 @@ def test_filters_hold_together(tracer: Tracer, tree: Path) -> None:
     assert not tracer.passes(named(b"writer", tracer.reads(other)))
     assert not tracer.passes(named(b"reader", tracer.reads(file(tree / "file"))))
 
-    # A hard link elsewhere is the file, but it is not below the directory.
+    # A hard link elsewhere is the same file, but not below the directory.
     os.link(wanted, tree / "link")
     tracer.wants(file=place, dir=folder)
     assert tracer.passes(tracer.reads(wanted))

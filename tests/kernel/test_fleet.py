@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""contrib/clickhouse and contrib/duckdb, with figures of real disks: of an agent by OTLP, and of exports as Parquet."""
+"""contrib/clickhouse and contrib/duckdb, with figures of real disks: an agent's over OTLP, and Parquet exports."""
 # ruff: noqa: S608 - all names are our own
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def server(tmp_path: Path) -> Iterator[ClickHouse]:
 
 @pytest.mark.one_kernel
 def test_clickhouse_finds_the_host_whose_device_became_slower(disk: Disk, tmp_path: Path, server: ClickHouse) -> None:
-    """A real agent sends the reads of a disk. Of last week its figures are the same, but for one host."""
+    """An agent sends the reads of a disk. Copies of its figures, dated last week, are equal but for one host."""
     with collecting() as collector, running(tmp_path, sending(disk, collector.url, 'stages = "histogram"\n')) as agent:
         wait_until(lambda: collector.requests, "the first message")
         made = total(fio(disk.path, rw="randread", number_ios=400))
@@ -69,7 +69,7 @@ def test_clickhouse_finds_the_host_whose_device_became_slower(disk: Disk, tmp_pa
     assert {stage for _, stage in stages} >= {"total", "queue", "device"}
     for (name, stage), row in stages.items():
         if stage in ("total", "device"):
-            # Counters of 64 bits are texts in JSON.
+            # JSON has counters of 64 bits as strings.
             assert int(row["count"]) == int(row["count_before"]) == made
             assert row["p99_s"] == pytest.approx(row["before_s"] * (4 if name == "slower" else 1))
     whole = stages[host, "total"]
@@ -83,7 +83,7 @@ def test_clickhouse_finds_the_host_whose_device_became_slower(disk: Disk, tmp_pa
 
 
 class Exported(BlockTrace):
-    """With every request in a file."""
+    """A trace with every request in a file."""
 
 
 @pytest.mark.one_kernel

@@ -23,7 +23,7 @@ from wptrace.engine.definition.resolution import resolve
 from wptrace.model.kind import REQUESTS
 
 DISK = "request->q->disk->disk_name | request->rq_disk->disk_name"
-# As `io --level block --times own` has it: from the bio to its request, and to its end.
+# The same as `io --level block --times own`: from the bio to its request, and to its end.
 BLOCK = """
 name = "block"
 noun = ["request", "requests"]
@@ -51,7 +51,7 @@ at = "tp:block_bio_backmerge"
 key = "bio"
 role = "drop"
 """
-# From the issue on alone: two tracepoints.
+# Only from the issue on: two tracepoints.
 ISSUED = """
 name = "issued"
 noun = ["request", "requests"]
@@ -85,7 +85,7 @@ def counts(summary: Line, stage: str = "total") -> dict[str, int]:
 
 
 def test_it_counts_what_io_counts(disk: Disk, tmp_path: Path) -> None:
-    """To the request, one at a time and eight at a time, from the bio on and from the issue on."""
+    """The same number of requests, one and eight at a time, from the bio or from the issue on."""
     whole = definition(tmp_path, BLOCK, disk)
     (tmp_path / "issued").mkdir()
     issued = definition(tmp_path / "issued", ISSUED, disk)
@@ -106,7 +106,7 @@ def test_it_counts_what_io_counts(disk: Disk, tmp_path: Path) -> None:
         assert summary["bytes"] == io.summary["bytes"] == 4096 * made
         assert lossless(summary)
     assert counts(flow.summary, "queue") == {disk.name: made}
-    # The stages of each add up, so their sums do.
+    # Stages add up to the total, so their sums do.
     sums = {row["stage"]: row["sum_ns"] for row in flow.summary["rows"]}
     assert sums["queue"] + sums["device"] == sums["total"] > 0
 
@@ -124,7 +124,7 @@ def test_single_ones(disk: Disk, tmp_path: Path) -> None:
 
 
 def test_whose_they_are(disk: Disk, tmp_path: Path) -> None:
-    """The end of what others begin is no loss."""
+    """The end of another process's request is no loss."""
     with FlowTrace(definition(tmp_path, BLOCK, disk), f"--pid={os.getpid()}") as trace:
         fd = os.open(disk.path, os.O_RDONLY)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -163,7 +163,7 @@ def test_a_small_table_loses_nothing_uncounted(disk: Disk, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("slots", [1 << 12, 1 << 17, 1 << 20])
 def test_tables_of_any_size_are_taken(disk: Disk, tmp_path: Path, slots: int) -> None:
-    """The verifier of 6.1 and 6.12 refused those of more than 65,536."""
+    """The verifiers of 6.1 and 6.12 refused tables of more than 65,536 slots."""
     words = (definition(tmp_path, ISSUED, disk), f"--slots={slots}")
     if slots > SLOTS_OF_OLD_KERNELS and not _has_large_values(tmp_path, disk):
         done = wptrace("flow", *words)
@@ -177,13 +177,13 @@ def test_tables_of_any_size_are_taken(disk: Disk, tmp_path: Path, slots: int) ->
 
 
 def _has_large_values(folder: Path, disk: Disk) -> bool:
-    """The kernel makes maps of one value of more than 4 MiB."""
+    """Tell whether the kernel can make maps with a single value of more than 4 MiB."""
     done = wptrace("flow", definition(folder, ISSUED, disk), "--slots=32768", "0.1", "1")
     return done.returncode == 0
 
 
 def test_what_two_cpus_took_at_once_is_found_in_the_end(tmp_path: Path) -> None:
-    """Kernels before 5.12 cannot keep one of them off: then two began in a slot that one of them has."""
+    """Kernels before 5.12 have no atomic exchange, so two CPUs may begin in the same slot, which one of them gets."""
     text = Path(definition(tmp_path, ISSUED, Disk("nodisk"))).read_text()
     flow = DefinedFlow(resolve(parse(text, "made up"), RunningKernel()), Options())
     try:
@@ -250,7 +250,7 @@ at = "ret:NAME"
 
 @pytest.mark.parametrize("name", ["vfs_fsync_range", "futex_wait", "ksys_sync"])
 def test_check_says_what_a_start_says(tmp_path: Path, name: str) -> None:
-    """A function may be in the types, and no program for it be taken."""
+    """A function may be in BTF and still take no program."""
     file = definition(tmp_path, FUNCTION, Disk(name))
     started, checked = wptrace("flow", file, "0.1", "1"), wptrace("flow", file, "--check")
     assert (checked.returncode, checked.stderr) == (started.returncode, started.stderr)
@@ -286,7 +286,7 @@ outcome = "second"
 def test_of_two_ends_at_one_hook_the_first_in_the_file_counts(
     disk: Disk, tmp_path: Path, begin: str, end: str, key: str
 ) -> None:
-    """The kernel runs what was attached to a function last first, and to a tracepoint last last."""
+    """The kernel runs the last program attached to a function first, and the last one at a tracepoint last."""
     file = tmp_path / "twice.toml"
     file.write_text(TWO_ENDS.replace("KEY", key).replace("BEGIN", begin).replace("END", end))
     with FlowTrace(str(file)) as trace:

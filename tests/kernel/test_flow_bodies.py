@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bodies of flows by definition, with made-up objects: the kernel runs the programs once each."""
+"""Bodies of flows by definition, with made-up objects: the kernel runs each program once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MANY, SLOTS = 100_000, 1024
 
 
 def test_stages_add_up() -> None:
-    """A branch that was not seen takes nothing, and its time is that of the point before."""
+    """A branch that was not seen takes no time, and its time goes to the point before."""
     with Bodies(stage_count=3) as made:
         begin, middle, last, end = made.make("begin"), made.make("pass", 1), made.make("pass", 2), made.make("end", 3)
         for key, points in ((KEY, (begin, middle, last, end)), (OTHER, (begin, last, end))):
@@ -29,7 +29,7 @@ def test_stages_add_up() -> None:
 
 
 def test_a_point_that_is_passed_again() -> None:
-    """Each time adds to the stage that begins there, so that the stages add up to the whole."""
+    """Each pass adds to the stage that begins there, so that the stages add up to the total."""
     with Bodies(stage_count=3) as made:
         for point in (made.make("begin"), *(made.make("pass", at) for at in (1, 2, 1, 2, 1))):
             point(KEY)
@@ -84,14 +84,14 @@ def test_a_key_is_handed_over() -> None:
         move(KEY, OTHER)
         end(OTHER)
         assert made.cell()["stages[1]"] == made.cell()["stages[2]"] == made.cell()["finished"] == 1
-        # To one that somebody has.
+        # A key that is in use.
         begin(KEY)
         begin(OTHER)
         move(KEY, OTHER)
         end(OTHER)
         assert made.losses == {"replaced": 1}
         assert (made.cell()["finished"], made.slots.started(), made.slots.used()) == (2, 3, 0)
-        # And to itself.
+        # The key itself.
         begin(KEY)
         move(KEY, KEY)
         assert made.slots.used() == 1
@@ -133,7 +133,7 @@ def test_a_mark_that_is_reached(narrow: bool, mark: int, reached: int, over: boo
 
 
 def test_rows_by_labels() -> None:
-    """Objects without a row are in that of the rest, and counted; nothing is missing."""
+    """Objects that get no row are counted in the row of the rest; nothing is missing."""
     with Bodies(rows=4, label_words=2) as made:
         begin, end = made.make("begin", labels=2), made.make("end", 1)
         for turn in range(3):
@@ -149,14 +149,14 @@ def test_rows_by_labels() -> None:
 
 @pytest.mark.one_kernel
 def test_a_table_that_is_full() -> None:
-    """100,000 objects at once in 1,024 slots: what found none is counted, and what has one ends as it should."""
+    """100,000 objects at once in 1,024 slots: those without a slot are counted, the others end as they should."""
     with Bodies(SLOTS) as made:
         begin, end = made.make("begin"), made.make("end", 1)
         for number in range(MANY):
             begin(KEY + number * 256)
         full = made.losses["state_full"]
         assert made.slots.started() + full == MANY
-        # Each slot is reached from some of the neighbours, so that all but a few are taken.
+        # Each slot can be reached from some of its neighbours, so nearly all of them are taken.
         assert SLOTS * 0.99 < made.slots.used() == made.slots.started() <= SLOTS
         for number in range(MANY):
             end(KEY + number * 256)
@@ -167,7 +167,7 @@ def test_a_table_that_is_full() -> None:
 
 @pytest.mark.smp
 def test_two_cpus_want_one_slot() -> None:
-    """Two threads on CPUs of their own with keys of their own, and a table so small that they meet all the time."""
+    """Two threads on two CPUs, each with its own keys, in a table so small that they collide all the time."""
     if (os.cpu_count() or 1) < 2:
         pytest.skip("needs two CPUs")
     rounds = 3_000
@@ -177,7 +177,7 @@ def test_two_cpus_want_one_slot() -> None:
         def work(thread: int) -> None:
             os.sched_setaffinity(0, {thread})
             begin, end = made.make("begin"), made.make("end", 1)
-            # Of both threads the same slot is the first one.
+            # Both threads hash to the same first slot.
             keys = [KEY + (1 << 32) * (2 * number + thread) for number in range(2)]
             start.wait()
             for _ in range(rounds):
@@ -205,7 +205,7 @@ def test_what_is_slow_or_chosen_is_reported() -> None:
 
 
 def test_a_sample_is_drawn_at_random() -> None:
-    """Not by the address: there may be one for ever."""
+    """The sample does not depend on the address, which may never change."""
     with Bodies(kept={"emits_records": True}, sample=4, record_limit=1) as made:
         begin, end = made.make("begin"), made.make("end", 1)
         for _ in range(400):
@@ -215,7 +215,7 @@ def test_a_sample_is_drawn_at_random() -> None:
 
 
 def test_few_are_timed() -> None:
-    """All are counted; those that are not timed pass as the others do."""
+    """All objects are counted; those that are not timed pass in the same way."""
     with Bodies(kept={"shedding": True}, stage_count=2, time_one_in=4) as made:
         begin, middle, end = made.make("begin"), made.make("pass", 1), made.make("end", 2)
         for _ in range(400):

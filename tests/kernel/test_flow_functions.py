@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Points at functions and at events, by each way of observing them, against calls that are counted."""
+"""Points at functions and at events, observed in each way, against a known number of calls."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from wptrace.engine.definition.resolution import resolve
 from wptrace.model.kind import REQUESTS, TOTAL
 from wptrace.model.report import Snapshot
 
-# The running kernel takes no program at a function.
+# The running kernel takes no programs at functions.
 pytestmark = pytest.mark.guest
 
-# What fsync() calls on tmpfs, by a pointer, so it is inlined nowhere. A kretprobe has no argument to find the file by.
+# fsync() on tmpfs calls it by a pointer, so it is never inlined. A kretprobe has no argument to find the file by.
 SYNCS = """
 name = "syncs"
 keys = ["file", "task"]
@@ -36,7 +36,7 @@ name = "done"
 at = "ret:noop_fsync"
 failed = "ret != 0"
 """
-# The name lies behind the record, at a place that the record has.
+# The name follows the record, at an offset that the record has.
 HANDLERS = """
 name = "handlers"
 key = "irq"

@@ -76,11 +76,11 @@ outcome = "second"
 
 
 class Running:
-    """A process of the program, which does what it is told."""
+    """A running process of the program, which obeys commands."""
 
     def __init__(self, program: Path) -> None:
         self._process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        # Until it has answered, it may not be the program yet.
+        # Until it has answered, it may still be before its exec.
         assert self.do(0)[0] == 0
 
     @property
@@ -88,7 +88,7 @@ class Running:
         return self._process.pid
 
     def do(self, count: int, name: str = "one") -> tuple[int, int]:
-        """The sum of what was returned, and the semaphore."""
+        """Return the sum of the returned values, and the semaphore."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{count} {name}\n")
@@ -139,7 +139,7 @@ def book(found: Snapshot) -> tuple[int, int, int, int]:
 
 @pytest.mark.each_kernel
 def test_functions_of_processes_that_run_and_that_start(program: Path) -> None:
-    """From the first call on, with texts and numbers of arguments, and what was returned."""
+    """From the first call on, with strings and integers as arguments, and the returned values."""
     with running(program) as earlier, traced(CALLS, program) as flow:
         earlier.do(30, "early")
         with running(program) as later:
@@ -147,7 +147,7 @@ def test_functions_of_processes_that_run_and_that_start(program: Path) -> None:
         flow.stop()
         found = flow.snapshot()
         earlier.do(5, "after")
-    # One in three returns -1.
+    # One call in three returns -1.
     assert book(found) == (41, 41, 10 + 4, 0)
     assert counts(found) == {
         ("early", 0): 15,
@@ -215,7 +215,7 @@ def test_progs_shows_where_they_are(program: Path) -> None:
 
 
 def test_a_file_that_was_replaced_since_it_was_read(program: Path, tmp_path: Path) -> None:
-    """The instruction may lie elsewhere in the other one."""
+    """The instruction may be elsewhere in the new file."""
     mine = tmp_path / "probed"
     shutil.copy(program, mine)
     resolution = resolve(parse(CALLS.replace("PROGRAM", str(mine)), "made up"), RunningKernel())
@@ -242,7 +242,7 @@ def test_a_file_that_was_replaced_since_it_was_read(program: Path, tmp_path: Pat
     ],
 )
 def test_arguments_of_static_probes(program: Path, label: str, values: dict[object, int]) -> None:
-    """In registers, in memory, and constant; the probe is at two places, each with registers of its own."""
+    """Arguments in registers, in memory and constant; the probe has two places, each with registers of its own."""
     with (
         running(program) as process,
         traced(PROBES.replace("LABELS", f'{{ name = "x", value = "{label}" }}'), program) as flow,
@@ -253,6 +253,6 @@ def test_arguments_of_static_probes(program: Path, label: str, values: dict[obje
         found = flow.snapshot()
     assert book(found) == (21, 21, 0, 0)
     assert {one: count for (one,), count in counts(found).items()} == values
-    # Begin and end share it, and each is at two places.
+    # Begin and end share the semaphore, and each has two places.
     assert (semaphore, afterwards) == (4, 0)
     assert flow.missing == {}

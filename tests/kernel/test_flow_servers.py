@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Definitions for servers that come with wptrace, with the servers of Debian 12, against what these count."""
+"""The shipped definitions for servers, with the servers of Debian 12, against their own counts and logs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.kernel import postgres, rooted
 from tests.kernel.trace import PATIENCE, Line, Trace, lossless, wait_until
 from tests.lab import peers, roots
 
-# Each starts a server and the command.
+# Each test starts a server and the command.
 pytestmark = pytest.mark.one_kernel
 
 _NGINX = """
@@ -49,7 +49,7 @@ class FlowTrace(Trace):
 
 @contextmanager
 def server(folder: Path, recipe: roots.Recipe, *command: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A server with a socket in the folder."""
+    """Run a server with a socket in the folder."""
     os.chown(folder, rooted.NOBODY, rooted.NOBODY)
     words = rooted.words(peers.fetch(recipe), folder, *command)
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
@@ -90,7 +90,7 @@ def test_commands_of_redis(tmp_path: Path) -> None:
                 assert told(client, "set", f"key{number}", "value") == b"+OK\r\n"
             for number in range(30):
                 assert told(client, "get", f"key{number}")
-            # What it calls is part of it.
+            # Calls from a script are part of it.
             assert told(client, "eval", "for i = 1, 5 do redis.call('get', 'key1') end", "0") == b"$-1\r\n"
             assert told(client, "nonsense").startswith(b"-ERR")
             trace.stop()
@@ -124,12 +124,12 @@ def test_requests_of_nginx(tmp_path: Path) -> None:
             for _ in range(10):
                 assert get("/far/file").endswith(b"content")
             assert b" 404 " in get("/none")
-            # What has been answered is freed by now.
+            # Everything that was answered is freed by now.
             process.send_signal(signal.SIGQUIT)
             process.wait(PATIENCE)
             trace.stop()
         logged = (tmp_path / "access.log").read_text().splitlines()
-    # It asks itself.
+    # nginx is its own upstream for /far.
     assert len(logged) == 20 + 2 * 10 + 1
     assert counts(trace.summary, "total") == counts(trace.summary, "headers") == {"": len(logged)}
     assert counts(trace.summary, "content") == {"": len(logged)}

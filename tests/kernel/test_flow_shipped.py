@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Definitions that come with wptrace, each against the kernel: its counters, or the hits of its own tracing."""
+"""The shipped definitions, each against the kernel's counters or the hits of its own tracing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.kernel.disks import Disk, fio, total
 from tests.kernel.trace import Line, Trace
 from tests.kernel.tracefs import ROOT as TRACEFS
 
-# They see the whole machine.
+# They trace the whole machine.
 pytestmark = pytest.mark.guest
 
 _COUNTERS = (Path("/proc/net/snmp"), Path("/proc/net/netstat"))
@@ -31,7 +31,7 @@ class FlowTrace(Trace):
 
 
 class PagesTrace(FlowTrace):
-    """Tasks and interrupts take and free pages all the time, and the ones within a program of the others."""
+    """Tasks and interrupts use pages all the time. An interrupt within a program makes the kernel skip its own."""
 
     adds_skipped = True
 
@@ -55,7 +55,7 @@ def _grown(before: dict[str, int]) -> dict[str, int]:
 
 @contextmanager
 def _hits(*events: str) -> Iterator[dict[str, int]]:
-    """How often these events happen meanwhile, by a buffer for each."""
+    """Count these events meanwhile, with a buffer for each."""
     found: dict[str, int] = {}
     buffers = {event: TRACEFS / "instances" / f"wptest_{os.getpid()}_{event.replace('/', '_')}" for event in events}
     with ExitStack() as stack:
@@ -71,7 +71,7 @@ def _hits(*events: str) -> Iterator[dict[str, int]]:
 
 
 def _talk() -> None:
-    """Requests and responses over TCP, and datagrams that are read, and some that nobody wants."""
+    """Send and receive over TCP, and over UDP, with some datagrams that no socket wants."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:
@@ -104,7 +104,7 @@ def _counted(summary: Line, stage: str) -> int:
 
 
 def test_packets() -> None:
-    """Each that IP received or sent, and each call that TCP had acknowledged."""
+    """Packets that IP received or sent, and writes that TCP had acknowledged."""
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     names = "netrx", "nettx", "tcp"
     with NetTrace(*(f"--what={name}" for name in names)) as trace:
@@ -123,9 +123,9 @@ def test_packets() -> None:
     if any(reason not in (0, "0", None) for reason in reasons):
         # From 5.17 on.
         assert "drop_reason_no_socket" in reasons
-    # Those of TCP; datagrams that lie in one piece are copied without that tracepoint.
+    # Those of TCP; datagrams in one piece are copied without that tracepoint.
     assert _counted(received, "user") == 200
-    # Of the 200 calls all are acknowledged; one at a time of each socket is timed.
+    # All 200 writes are acknowledged; of each socket one at a time is timed.
     finished = acknowledged["requests"]["finished"]
     assert 100 <= finished <= 200
     assert acknowledged["requests"]["lost"] == 0
@@ -134,7 +134,7 @@ def test_packets() -> None:
 
 @pytest.mark.one_kernel
 def test_interrupts_softirqs_work_and_waits(disk: Disk) -> None:
-    """No fewer than the kernel's own tracing counts in a shorter time, and little more."""
+    """At least as many as the kernel's tracing counts in a shorter time."""
     names = {
         "irq": "irq/irq_handler_entry",
         "softirq": "irq/softirq_entry",
@@ -185,7 +185,7 @@ with mmap.mmap(fd, 32 << 20) as memory:
 
 
 def test_reclaim(tmp_path: Path) -> None:
-    """A cgroup that may have less than it wants has to free what it has."""
+    """A cgroup that reaches its limit has to reclaim its own pages."""
     group = Path("/sys/fs/cgroup/wptest-reclaim")
     Path("/sys/fs/cgroup/cgroup.subtree_control").write_text("+memory")
     group.mkdir()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`wptrace flow fuse` against what the server of a FUSE file system was asked."""
+"""`wptrace flow fuse` against the requests that the server of a FUSE file system got."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Server:
 
 @contextmanager
 def served(folder: Path, below: Path, size: int = SIZE, delay_s: float = DELAY_S) -> Iterator[Server]:
-    """A file of FUSE whose server takes its time for each read and write."""
-    subprocess.run(["modprobe", "--quiet", "fuse"], check=False)  # built in here and there
+    """A file of a FUSE server that takes its time for each read and write."""
+    subprocess.run(["modprobe", "--quiet", "fuse"], check=False)  # may be built in
     below.write_bytes(bytes(size))
     folder.mkdir()
     words = [sys.executable, fuse.__file__, str(folder), str(below), str(delay_s)]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fields of JSON lines that users have come to rely on: none goes away, none changes its type.
+"""Fields of JSON lines that users rely on: none disappears, and none changes its type.
 
-`golden/COMMAND.json` has for each kind of line what is in it, with its type: `rows[kind=operation].sum_ns: int`, and
-where its values are words of ours, those: `rows[kind=operation].stage = fs`. What begins with `?` need not be there.
-There may be more than what is in the file. `WPTRACE_TESTS_GOLDEN=write` writes the files anew.
+`golden/COMMAND.json` lists the contents of each kind of line with their types: `rows[kind=operation].sum_ns: int`. A
+field whose values are words of wptrace has those instead: `rows[kind=operation].stage = fs`. Lines that begin with `?`
+are optional. The output may contain more. `WPTRACE_TESTS_GOLDEN=write` rewrites the files.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from tests.kernel.trace import PATIENCE, BlockTrace, Line, Trace, check, wait_un
 pytestmark = pytest.mark.one_kernel
 
 GOLDEN = Path(__file__).parent / "golden"
-# Fields whose values are words of ours, or names that are made like those.
+# Fields whose values are words of wptrace, or names made like those.
 _WORDS = {"kind", "dev", "op", "stage", "rule", "flow", "level", "by", "sampled", "controller", "interface", "step"}
-# What tells apart the things of one list.
+# What identifies an object in a list.
 _NAMES = (("rule",), ("flow", "level"), ("kind",))
-# Stages that few operations have; other fields that few have, or that are up to the kernel.
+# Stages that few operations have, and other fields that are rare or depend on the kernel.
 _SPARSE = "hardirq|softirq|irq_delay|preempted|journal|layers|unattributed|unknown|submit|tag|wbt|io_\\w+"
-# Whether it is there is up to chance: behind the kind of a line.
+# Fields that may be absent by chance, after the kind of their line.
 _OPTIONAL = re.compile(
     rf"(interval|summary) (rows.*\.(events\b|stage = ({_SPARSE})$)|verdict\.findings\[rule=(?!largest)|verdict\..* = )"
     r"|interval (rows\[|verdict)"
@@ -63,18 +63,18 @@ def _type(value: Any) -> str:
 
 
 def _form(word: str, names: dict[str, str]) -> str:
-    """Without what differs from one run to the next."""
+    """Replace what differs between runs."""
     if word.startswith("/"):
         return "PATH"
     return re.sub(r"\d+", "N", names.get(word, word))
 
 
 def _inside(value: Any, path: str, names: dict[str, str]) -> Iterator[str]:
-    """Describe a value that is found at a path."""
+    """Generate a description of a value and of what is in it."""
     key = path.rpartition(".")[2]
     if not path.endswith("]") or not isinstance(value, dict):
         yield f"{path}: {_type(value)}"
-    if isinstance(value, dict) and key != "loss":  # of which json.md has the names
+    if isinstance(value, dict) and key != "loss":  # json.md lists its names
         for name, one in value.items():
             yield from _inside(one, f"{path}.{'N' if name.isdecimal() else name}", names)
     elif isinstance(value, list):
@@ -106,7 +106,7 @@ def _split(entry: str) -> tuple[str, str]:
 
 
 def _types(entries: set[str]) -> dict[str, set[str]]:
-    """An integer is a number as well."""
+    """Group types by field. An integer is a number as well."""
     found: dict[str, set[str]] = defaultdict(set)
     for path, kind in map(_split, entries):
         if kind:
@@ -123,7 +123,7 @@ def missing(golden: set[str], seen: set[str]) -> list[str]:
         there = entry in seen or (kind == "number" and "int" in types.get(path, ()))
         if not entry.startswith("? ") and not there:
             found.append(f"{entry}, but found {sorted(types.get(path, ())) or 'nothing'}")
-    # Of what was only null the type is not known.
+    # The type of a field that was always null is unknown.
     for path in sorted(path for path in known.keys() & types.keys() if known[path] != {"null"}):
         allowed = known[path] | ({"int"} if "number" in known[path] else set())
         found += [f"{path}: {kind}, but it was {sorted(known[path])}" for kind in sorted(types[path] - allowed)]
@@ -131,7 +131,7 @@ def missing(golden: set[str], seen: set[str]) -> list[str]:
 
 
 def keeps(name: str, lines: list[Line], names: dict[str, str] | None = None, chance: str = "$^") -> None:
-    """Of these lines, where `names` says which names are only of this run; `chance` is more that need not be there."""
+    """Compare lines with a golden file. `names` replaces names of this run; `chance` matches more optional lines."""
     file, seen = GOLDEN / f"{name}.json", _seen(lines, names or {})
     golden = json.loads(file.read_text()) if file.exists() else {}
     if os.environ.get("WPTRACE_TESTS_GOLDEN") == "write":
@@ -145,7 +145,7 @@ def keeps(name: str, lines: list[Line], names: dict[str, str] | None = None, cha
 
 
 def _written(golden: dict[str, list[str]], seen: dict[str, set[str]], chance: re.Pattern[str]) -> dict[str, list[str]]:
-    """Optional words stay."""
+    """Merge what was seen into the golden file. Optional lines stay."""
     made = {}
     for kind in sorted(golden.keys() | seen.keys()):
         optional = {entry[2:] for entry in golden.get(kind, ()) if entry.startswith("? ")}
@@ -184,12 +184,12 @@ def read_direct(path: Path) -> None:
 
 
 def every_operation(path: Path) -> None:
-    """All kinds of operations and groups, by this very process."""
+    """Do all kinds of operations and groups in this process."""
     fd = os.open(path, os.O_RDWR)
     os.pwrite(fd, bytes(1 << 16), 0)
     os.fsync(fd)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    for _ in range(2):  # from the disk, and from the page cache
+    for _ in range(2):  # from the disk, then from the page cache
         os.pread(fd, 4096, 0)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     with mmap.mmap(fd, 1 << 16) as memory:
@@ -220,7 +220,7 @@ def test_io(loop: Disk, file: Path) -> None:
     options = ("--interference", "--writeback", "--stats", "--budget=100%", "-D", "--hist=device", "--stuck=1h")
     with Trace("--each", *options, f"--dev={loop.name}", "100ms") as trace:
         every_operation(file)
-        for _ in range(10):  # some of it may be under way then
+        for _ in range(10):  # some of it may be under way at that moment
             trace.process.send_signal(signal.SIGUSR1)
             read_direct(file)
         trace.wait_for('"kind":"in_flight"')
@@ -315,7 +315,7 @@ class CpuTrace(Trace):
     command = "cpu"
 
 
-# Two that want the same CPU, so that each waits for the other one.
+# Two processes that share a CPU, so that each waits for the other.
 WORKER = """
 import os, sys, time
 os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
@@ -378,7 +378,7 @@ def test_progs() -> None:
         keeps("progs", one_line("progs", "20ms", "1"))
 
 
-# --- What only modules of the tests make ------------------------------------------------------------------------------
+# --- What only test modules do ----------------------------------------------------------------------------------------
 
 
 class IrqoffTrace(Trace):
@@ -402,7 +402,7 @@ class IopfTrace(Trace):
 
 @pytest.mark.guest
 def test_iopf() -> None:
-    """One device has its faults answered, the other one never."""
+    """One device has its faults answered, the other one does not."""
     with inserted("smmu") as module, IopfTrace("--dev=0000:75:00.0", "--pasid=3", "--stuck=10ms", "100ms") as trace:
         module.run(0, 3, 5, 100)
         module.run(0, 3, 1, -1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`wptrace host` of processes that are named like a hypervisor: each has its own requests, and nobody else's."""
+"""`wptrace host` with processes named like a hypervisor: each has its own requests and no others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.kernel.disks import Disk, loop_device
 from tests.kernel.trace import Trace
 from wptrace.kernel import guests
 
-# All of a machine is traced, which a test may do in a guest alone.
+# It traces the whole machine, which only tests in guests may do.
 pytestmark = [pytest.mark.guest, pytest.mark.one_kernel]
 
 READS = """
@@ -36,7 +36,7 @@ class HostTrace(Trace):
 
 
 class Hypervisor:
-    """It reads its disk on command."""
+    """A process that reads its disk on command."""
 
     def __init__(self, link: Path, name: str, disk: Disk) -> None:
         self.name, self.path = name, f"/dev/{disk.name}"

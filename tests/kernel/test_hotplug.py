@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Disks that come and go while a trace runs: each has rows of its own, and no count gets another name later."""
+"""Disks that come and go during a trace: each has its own rows, and no count moves to another name later."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wptrace.kernel import blockdev
 
 pytestmark = pytest.mark.guest
 
-# Together more than there are spare rows.
+# In all more disks than there are spare rows.
 ROUNDS, AT_ONCE = 3, 3
 INTERVAL = '"kind":"interval"'
 
@@ -43,7 +43,7 @@ class _Reads:
         self.made[disk.name] += count
 
     def until_named(self, disk: Disk, trace: Trace) -> None:
-        """A look each second finds it; what was read before has a row all the same."""
+        """Read until the device has its name. The trace looks once a second; earlier reads have a row as well."""
 
         def named() -> bool:
             self.read(disk, 1)
@@ -62,13 +62,13 @@ def of_devices(rows: list[Line], kind: str) -> Counter[str]:
 
 
 def reads_of(lines: list[Line], *tids: int) -> Counter[str]:
-    """By device, of these threads, or of all."""
+    """Count requests by device, of these threads or of all."""
     found = (one for one in lines if one["kind"] == "operation" and one["op"] == "read")
     return Counter(one["dev"] for one in found if not tids or one["tid"] in tids)
 
 
 def come_and_go(trace: Trace, name: str) -> tuple[Counter[str], Counter[str]]:
-    """Some after others, and so many that some get the rows of others that are gone: what was read, and done."""
+    """Read disks one after another, so many that some reuse rows of others; return the reads made and completed."""
     reads, done = _Reads(), Counter[str]()
     for number in range(ROUNDS):
         with ExitStack() as stack:
@@ -78,7 +78,7 @@ def come_and_go(trace: Trace, name: str) -> tuple[Counter[str], Counter[str]]:
                 reads.read(disk, 20 + 3 * number + place)
                 # The kernel scans for partitions as well.
                 done[disk.name] += disk.completed()["read"]
-        # Before that, the next ones may have their numbers.
+        # Until the trace has looked, the next disks could get the same device numbers.
         trace.wait_for(INTERVAL, "a look", trace.written().count(INTERVAL) + 2)
     return reads.made, done
 
@@ -103,7 +103,7 @@ def test_disks_that_come_have_rows_of_their_own(options: str, tmp_path: Path) ->
     assert found.total() == made.total()
     operations, requests = of_devices(rows, "operation"), of_devices(rows, "request")
     for name, count in made.items():
-        # The first may have been before anybody looked.
+        # The first reads may have been before the trace looked.
         assert 20 <= found[name] <= count
         assert found[name] <= every[name] == operations[name]
         assert found[name] <= requests[name] <= done[name]
