@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`wptrace io --level block` against fio's counts and the kernel's own, on every disk that this kernel has here."""
+"""`wptrace io --level block` against fio's counts and the kernel's own, on each kind of disk that is here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BOTH = pytest.mark.parametrize("times", ["auto", "own"])
 
 @BOTH
 def test_counts_what_fio_counts(disks: list[Disk], times: str) -> None:
-    """On each kind of disk, one at a time and eight at a time."""
+    """On each kind of disk, one and eight at a time."""
     engines = {"psync": 1, "libaio": 8}
     before = completed(disks)
     with BlockTrace("--times", times, *(f"--dev={disk.path}" for disk in disks)) as trace:
@@ -61,7 +61,7 @@ def test_counts_what_fio_counts(disks: list[Disk], times: str) -> None:
 
 @BOTH
 def test_each_request_is_reported_and_the_histograms_hold_the_same(disk: Disk, times: str) -> None:
-    """The kernel's distribution, bucket for bucket, is the one that Python makes of the single requests."""
+    """The kernel's distributions equal, bucket for bucket, those that Python makes of the reported requests."""
     with BlockTrace("--dev", disk.name, "--times", times, "--each") as trace:
         job = fio(disk.path, rw="randread", number_ios=300)
         trace.stop()
@@ -80,7 +80,7 @@ def test_each_request_is_reported_and_the_histograms_hold_the_same(disk: Disk, t
             made.add(request["total_ns"] if stage == "total" else request["stages"][f"{stage}_ns"])
         row = rows[stage]
         assert (row["count"], row["sum_ns"], row["min_ns"], row["max_ns"]) == (made.count, made.sum, made.min, made.max)
-        # From the buckets, which are this wide.
+        # It is computed from the buckets, which are this wide.
         assert row["stddev_ns"] == pytest.approx(made.stddev, rel=0.0625, abs=made.mean * 0.0625)
         for key, percent in (("p50_ns", 50), ("p90_ns", 90), ("p99_ns", 99), ("p999_ns", 99.9)):
             assert row[key] == made.percentile(percent)
@@ -88,7 +88,7 @@ def test_each_request_is_reported_and_the_histograms_hold_the_same(disk: Disk, t
 
 @pytest.mark.one_kernel
 def test_a_process_is_reported_from_its_neighbour(disk: Disk) -> None:
-    """Two jobs on one disk, of which one is wanted: decided where requests are made, true where they complete."""
+    """Two jobs on one disk, of which one is wanted: it is decided at the start, and holds at the completion."""
     command = [
         "fio",
         "--name=wanted",
@@ -99,7 +99,7 @@ def test_a_process_is_reported_from_its_neighbour(disk: Disk) -> None:
         "--size=32M",
     ]
     command += ["--norandommap", "--ioengine=psync", "--number_ios=150", "--thread", "--output-format=json"]
-    # fio waits for a newline on this pipe, so that its pid is known before its first request.
+    # fio waits for a newline, so that its pid is known before its first request.
     gate = "read line; exec " + " ".join(command)
     wanted = subprocess.Popen(["sh", "-c", gate], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with BlockTrace("--dev", disk.name, "--pid", str(wanted.pid)) as trace:
@@ -123,7 +123,7 @@ def test_slow_tells_only_those_over_the_threshold(disk: Disk) -> None:
 
 @pytest.mark.one_kernel
 def test_a_full_ring_loses_records_and_counts_them(disk: Disk) -> None:
-    """The reader is stopped, so that the ring must overflow; the distributions stay exact."""
+    """The reader is stopped, so that the ring overflows; distributions stay exact."""
     with BlockTrace("--dev", disk.name, "--each", "--ring-size", "4K") as trace:
         trace.process.send_signal(signal.SIGSTOP)
         job = fio(disk.path, number_ios=500)
@@ -144,7 +144,7 @@ def test_intervals_sum_to_the_summary(disk: Disk) -> None:
     intervals = [line for line in trace.lines if line["kind"] == "interval"]
     assert len(intervals) >= 5
     seen = sum(line["requests"]["finished"] for line in intervals)
-    # Requests that finished between the last interval and the detaching are in the summary alone.
+    # Requests that complete between the last interval and the end are only in the summary.
     assert seen <= trace.summary["requests"]["finished"]
     for earlier, later in zip(intervals, intervals[1:]):
         assert later["requests"]["carried"] == earlier["requests"]["in_flight"]
@@ -166,7 +166,7 @@ def test_a_disk_without_stamps_gets_own_times(disk: Disk, switch: str) -> None:
 
 
 def test_stale_stamps_are_never_shown(disk: Disk) -> None:
-    """With stamps that the disk may not make there are counts without stages, and a note says so."""
+    """If the disk may not make stamps, there are counts without stages, and a note says so."""
     with ExitStack() as stack:
         for switch in ("iostats", "wbt_lat_usec"):
             stack.enter_context(setting(disk.queue / switch, "0"))
@@ -174,13 +174,13 @@ def test_stale_stamps_are_never_shown(disk: Disk) -> None:
         job = fio(disk.path)
         trace.stop()
     assert trace.summary["requests"]["finished"] == total(job)
-    # A stamp of 0, or one of the request that used the same memory before, would be a time longer than the trace.
+    # A stamp of 0, or of an earlier request in the same memory, would make a time longer than the trace.
     assert trace.summary["loss"]["no_stamp"] == total(job)
     assert count(trace.summary) == 0
 
 
 def test_merged_requests_count_once(disk: Disk) -> None:
-    """Small sequential writes in a batch merge in the plug: what the device saw is what counts."""
+    """Small sequential writes of a batch merge in the plug. Requests count as the device gets them."""
     before = disk.completed()
     with BlockTrace("--dev", disk.name, "--times", "own") as trace:
         options = {"rw": "write", "bs": "512" if disk.name.startswith("sd") else "4k", "ioengine": "libaio"}
@@ -194,13 +194,13 @@ def test_merged_requests_count_once(disk: Disk) -> None:
 
 @BOTH
 def test_synchronous_writes_show_their_flushes(disk: Disk, times: str) -> None:
-    """Each is one write, and the flushes that the cache of the device makes needed are requests of their own."""
+    """Each is one write; the flushes that the device's cache needs are requests of their own."""
     before = disk.completed()
     with BlockTrace("--dev", disk.name, "--times", times) as trace:
         job = fio(disk.path, rw="write", sync="dsync", number_ios=50)
         trace.stop()
     assert count(trace.summary, op="write") == total(job)
-    # What asks for a flush alone the kernel counts as a write.
+    # The kernel counts a flush without data as a write.
     assert total(job) + asked(trace) == disk.completed()["write"] - before["write"]
     flushes = count(trace.summary, op="flush")
     cached = (disk.queue / "write_cache").read_text().startswith("write back")
@@ -210,14 +210,14 @@ def test_synchronous_writes_show_their_flushes(disk: Disk, times: str) -> None:
 
 
 def asked(trace: BlockTrace) -> int:
-    """Flushes without data."""
+    """Return the number of flushes without data."""
     found = [row.get("events", {}) for row in trace.summary["rows"] if row["op"] == "flush"]
     return sum(events.get("asked", 0) for events in found)
 
 
 @pytest.mark.one_kernel
 def test_flushes_of_a_process_are_those_that_it_asks_for(disk: Disk) -> None:
-    """Requests that the block layer makes of them are nobody's."""
+    """The requests that the block layer makes for a flush belong to no process."""
     fd = os.open(disk.path, os.O_WRONLY)
     sync = "import os, sys; fd = os.open(sys.argv[1], os.O_WRONLY); [os.fsync(fd) for _ in range(3)]"
     with BlockTrace("--dev", disk.name, "--pid", str(os.getpid())) as trace:
@@ -266,7 +266,7 @@ def test_a_partition_is_a_part_of_its_disk(disk: Disk) -> None:
 
 @pytest.mark.guest
 def test_a_stack_is_shown_on_the_disk_below(disk: Disk) -> None:
-    """A dm device passes bios on; its requests are those of the disks that it is made of."""
+    """A dm device only remaps bios; its requests are those of the disks below."""
     subprocess.run(["modprobe", "dm-mod"], check=True)
     table = f"0 16384 linear {disk.path} 2048"
     with ExitStack() as stack:
@@ -281,7 +281,7 @@ def test_a_stack_is_shown_on_the_disk_below(disk: Disk) -> None:
 
 
 def _node(name: str) -> str:
-    """Device nodes are made by udev, which a guest may not run."""
+    """Return a device node. udev makes them, which a guest may not run."""
     path = Path("/dev", name)
     if not path.exists():
         major, minor = Path("/sys/class/block", name, "dev").read_text().split(":")
@@ -322,6 +322,6 @@ def test_a_closed_pipe_ends_it(loop: Disk, arguments: tuple[str, ...]) -> None:
     with process.stderr, guarded(process):
         complaint = process.stderr.read()
     assert process.wait(timeout=PATIENCE) == 0
-    # What this kernel does not show is said there.
+    # Standard error also says what this kernel cannot show.
     assert [line for line in complaint.splitlines() if not line.startswith("note: ")] == []
     wait_until(lambda: not programs(), "the programs to go")

@@ -39,7 +39,7 @@ REAL = ("nvme0n1", "vda", "sda")
 
 @pytest.fixture(scope="module")
 def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Disk]]:
-    """All the kinds of disks that this kernel has here."""
+    """All kinds of disks that this kernel has here."""
     if GUEST:
         with null_device() as null:
             yield [*map(Disk, REAL), null]
@@ -49,7 +49,7 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Disk]]:
 
 
 def read_direct(path: Path, number: int) -> None:
-    """So many reads of 4 KiB past the page cache, by this very process."""
+    """Read 4 KiB this many times with O_DIRECT in this process."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
     with mmap.mmap(-1, 4096) as buffer:
         for block in range(number):
@@ -58,7 +58,7 @@ def read_direct(path: Path, number: int) -> None:
 
 
 def settle() -> None:
-    """Write out what is dirty, so that counters stand still."""
+    """Write everything dirty, so that counters stand still."""
     os.sync()
 
 
@@ -68,7 +68,7 @@ def sums_up(line: Line) -> None:
 
 
 def complete(found: dict[str, Line]) -> None:
-    """The stages of a group share out its total, and each operation is in all of them."""
+    """The stages of a group add up to its total, and each operation is in all of them."""
     assert {row["count"] for row in found.values()} == {found["total"]["count"]}
     parts = (found[name]["sum_ns"] for name in (*PARTITION, *SPARSE) if name in found)
     assert sum(parts) == found["total"]["sum_ns"]
@@ -77,7 +77,7 @@ def complete(found: dict[str, Line]) -> None:
 
 
 def test_raw_direct_reads_and_writes(disks: list[Disk]) -> None:
-    """One operation, one request: both equal to what fio and the kernel count, on every driver."""
+    """Each operation makes one request; fio and the kernel count as many of both, on every driver."""
     before = {disk: disk.completed() for disk in disks}
     with Trace("--each", *(f"--dev={disk.name}" for disk in disks)) as trace:
         jobs = {disk: fio(disk.path, rw="randrw", number_ios=250) for disk in disks}
@@ -110,7 +110,7 @@ def test_raw_direct_reads_and_writes(disks: list[Disk]) -> None:
         assert one["cpus"]["submit"] is not None
         assert one["cpus"]["wake"] is not None
         if one["dev"] in REAL:
-            # Drivers with hooks of their own: D before H before S before C.
+            # Drivers with hooks of their own: D, H, S and C come in this order.
             assert all(one["stages"][f"{stage}_ns"] > 0 for stage in ("driver", "device", "complete")), one
             assert one["cpus"]["issue"] is not None
             assert one["cpus"]["irq"] is not None
@@ -118,7 +118,7 @@ def test_raw_direct_reads_and_writes(disks: list[Disk]) -> None:
 
 @pytest.mark.parametrize("options", [pytest.param((), marks=pytest.mark.one_kernel), ("--by=process",)], ids=str)
 def test_sums_without_options_are_exact(disks: list[Disk], options: tuple[str, ...]) -> None:
-    """Without records, sums are all there is: of direct I/O and of page-cache hits."""
+    """Without records there are only sums, of direct I/O and of page-cache hits."""
     disk, hits, block = disks[0], 300, 1 << 20
     fd = os.open(disk.path, os.O_RDONLY)
     try:
@@ -152,7 +152,7 @@ def test_sums_without_options_are_exact(disks: list[Disk], options: tuple[str, .
 
 @pytest.mark.one_kernel
 def test_stories_of_hostile_names(disks: list[Disk], tmp_path: Path) -> None:
-    """Escape codes, ends of lines and bytes that are no UTF-8 reach neither the terminal nor break a line."""
+    """Escape codes, newlines and invalid UTF-8 never reach the terminal and never break a line."""
     names = [b"\x1b[31mred", b"two\nlines", b"\xff\xfe", "\u202egnp".encode(), b"x" * 200]
     with mounted(disks[0], "ext4", tmp_path / "fs") as folder:
         for name in names:
@@ -180,7 +180,7 @@ def test_stories_of_hostile_names(disks: list[Disk], tmp_path: Path) -> None:
         )
         first = said(text)
         wait_until(lambda: Path(f"/proc/{text.pid}/fd").is_dir(), "the trace")
-        # It prints its first line when everything is attached.
+        # The tracer prints its first line when everything is attached.
         subprocess.run([sys.executable, "-c", reader, str(folder)], check=True)
         text.send_signal(signal.SIGINT)
         shown = first + text.communicate(timeout=PATIENCE)[0]
@@ -223,7 +223,7 @@ def test_one_in_so_many_is_reported(disks: list[Disk]) -> None:
     with Trace("--sample=1/10", f"--dev={disks[0].name}") as trace:
         job = fio(disks[0].path, number_ios=400)
         trace.stop()
-    # Each CPU counts for itself.
+    # There is a count for each CPU.
     cpus = os.cpu_count() or 1
     assert total(job) // 10 - cpus <= len(trace.operations) <= total(job) // 10
 
@@ -241,11 +241,11 @@ def test_a_full_ring_loses_stories_and_no_counts(disks: list[Disk]) -> None:
     assert trace.summary["operations"]["lost"] == trace.summary["requests"]["lost"] == 0
 
 
-# --- Filters: two jobs that differ in just one property -----------------------------------------------------------
+# --- Filters: two jobs that differ in one property ----------------------------------------------------------------
 
 
 def _pair(disk: Disk, wanted: dict[str, Any], other: dict[str, Any], *filters: str) -> Trace:
-    """A trace of two jobs, one after the other, of which `filters` want the first: 120 operations."""
+    """Trace two jobs, one after the other. `filters` select the first one, which has 120 operations."""
     with Trace(f"--dev={disk.name}", "--each", *filters) as trace:
         fio(disk.path, **{"number_ios": 120, "name": "wanted", **wanted})
         fio(disk.path, **{"number_ios": 80, "name": "other", **other})
@@ -268,12 +268,12 @@ def test_filters_of_operations(
     trace = _pair(disks[0], wanted, other, *filters)
     assert lossless(trace.summary), trace.summary["loss"]
     assert trace.summary["operations"]["finished"] == count(trace.summary, kind="operation") == 120
-    # True at the block layer as well.
+    # The filters hold at the block layer as well.
     assert count(trace.summary) == trace.summary["requests"]["started"] == 120
 
 
 def test_filters_of_the_command(disks: list[Disk], v2: Path, tmp_path: Path) -> None:
-    """All that a process, a name, a cgroup, a directory, an operation and a size tell apart, at once."""
+    """Filters by name, cgroup, directory, operation and size, all at once."""
     disk = disks[0]
     with mounted(disk, "ext4", tmp_path / "fs") as folder, cgroup(v2) as group:
         for name in ("in/a", "out/b"):
@@ -297,7 +297,7 @@ READS = "fio --name=j --direct=1 --size=1M --norandommap --number_ios=60 --outpu
 
 @pytest.mark.one_kernel
 def test_an_idle_device_has_no_operations_of_a_busy_one(tmp_path: Path) -> None:
-    """Which device an operation is of shows when it has a request, or at its end."""
+    """The device of an operation is unknown until it has a request, or ends."""
     with ExitStack() as stack:
         idle, busy = (stack.enter_context(loop_device(tmp_path / name)) for name in ("idle", "busy"))
         load = f"fio --name=j --direct=1 --filename={busy.path} --rw=randread --bs=4k --numjobs=4 --size=32M --loops=99"
@@ -328,7 +328,7 @@ def test_what_is_in_flight_on_a_device_is_its_own(tmp_path: Path) -> None:
 
 @contextmanager
 def cgroup(top: Path) -> Iterator[Path]:
-    """One below another one, that no other run of these tests uses."""
+    """A cgroup below another one, whose names no other run of these tests uses."""
     group = top / f"wptest-{os.getpid()}" / "below"
     group.mkdir(parents=True)
     try:
@@ -369,7 +369,7 @@ def test_filters_change_while_it_runs(disks: list[Disk]) -> None:
 @pytest.mark.guest
 @pytest.mark.one_kernel
 def test_without_a_device_all_are_traced() -> None:
-    """Also one that appears while tracing, which has a row of its own once somebody has looked."""
+    """Including a disk that appears meanwhile, which gets a row of its own at the next look."""
     with Trace("--comm=fio") as trace:
         fio("/dev/vda", number_ios=40)
         with null_device("wpt_late") as late:
@@ -392,7 +392,7 @@ def test_sigusr1_lists_what_is_in_flight(disks: list[Disk]) -> None:
 
 
 def _call_of_32_bits(number: int, first: int, second: int) -> int:
-    """As programs of 32 bits enter the kernel on x86, which those of 64 may as well; the third argument is 0."""
+    """Make a system call as 32-bit programs do on x86, which 64-bit programs can as well; its third argument is 0."""
     # push rbx; mov ebx, edi; mov ecx, esi; xor edx, edx; mov eax, NUMBER; int 0x80; pop rbx; ret
     code = b"\x53\x89\xfb\x89\xf1\x31\xd2\xb8" + struct.pack("<I", number) + b"\xcd\x80\x5b\xc3"
     memory = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
@@ -404,7 +404,7 @@ def _call_of_32_bits(number: int, first: int, second: int) -> int:
 @pytest.mark.one_kernel
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="it has instructions of x86")
 def test_calls_of_32_bit_programs_have_other_numbers(path_flow: Running, disks: list[Disk]) -> None:
-    """Their lseek has the number of readv, which matters where operations are found by their calls."""
+    """Their lseek has the number of readv, which matters where operations are found by system calls."""
     lseek, disk = 19, disks[0]
     fd = os.open(disk.path, os.O_RDONLY)
     os.pread(fd, 4096, 0)
@@ -415,6 +415,6 @@ def test_calls_of_32_bit_programs_have_other_numbers(path_flow: Running, disks: 
             os.pread(fd, 4096, 0)
     os.close(fd)
     assert lossless(trace.summary), trace.summary["loss"]
-    # Others may have dropped the page cache.
+    # Other processes may have dropped the page cache.
     read = sum(count(trace.summary, op="read", kind=kind) for kind in ("hit", "operation"))
     assert trace.summary["operations"]["finished"] == read == 3

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`wptrace io` against fio's counts and the kernel's own, with one trace for all: page cache, file systems, filters."""
+"""`wptrace io` against fio's counts and the kernel's own, in a shared trace: page cache, file systems, filters."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from wptrace.kernel import cgroups, mounts
 
 @pytest.fixture(scope="module")
 def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Disk]]:
-    """By what is on them."""
+    """Disks by their contents."""
     names = {"ext4": "nvme0n1", "xfs": "vda", "btrfs": "sda", "raw": "vdb"}
     with ExitStack() as stack:
         if GUEST:
@@ -61,7 +61,7 @@ def flow(path_flow: Running, disks: dict[str, Disk], folders: dict[str, Path]) -
 
 @pytest.mark.one_kernel
 def test_what_breaks_the_shared_trace_breaks_no_other_test(disks: dict[str, Disk], flow: Running) -> None:
-    """Whoever closed it, and whatever somebody still holds of it."""
+    """A test may close the trace, and may still hold a view of its memory."""
     held = flow.flow._obj.view("ops").cast("Q")[::1]
     with pytest.raises(WptraceError, match="not been started"), flow.window():
         flow.flow.close()
@@ -72,20 +72,20 @@ def test_what_breaks_the_shared_trace_breaks_no_other_test(disks: dict[str, Disk
 
 
 def test_buffered_reads_are_hits_or_waited(disks: dict[str, Disk], flow: Running) -> None:
-    """Each read is one of both, once; the requests are those of the kernel's own count."""
+    """Each read is either a hit or an operation, and the kernel counts as many requests."""
     settle()
     disk = disks["raw"]
-    # preadv2 of two buffers each.
+    # preadv2 with two buffers each.
     options: dict[str, Any] = {"direct": 0, "ioengine": "pvsync2", "number_ios": 100, "size": "16M", "invalidate": 1}
     before = disk.completed()
-    # The last one to close a disk throws its pages away.
+    # Closing a disk drops its pages once no one else has it open.
     with flow.window(Filter(op="read")) as trace, open(disk.path, "rb"):  # noqa: PTH123
         cold, warm = fio(disk.path, **options), fio(disk.path, **{**options, "invalidate": 0})
     assert lossless(trace.summary), trace.summary["loss"]
     hits = count(trace.summary, op="read", dev=disk.name, kind="hit")
     waited = count(trace.summary, op="read", dev=disk.name, kind="operation")
     assert hits + waited == total(cold) + total(warm)
-    # The same blocks once more: they are in the cache, but for what memory management takes away meanwhile.
+    # The same blocks again: they are cached, unless memory management has dropped some.
     assert hits >= total(warm) // 2
     assert waited > 0
     complete(rows(trace.summary, "operation", "read", disk.name))
@@ -99,7 +99,7 @@ def test_buffered_reads_are_hits_or_waited(disks: dict[str, Disk], flow: Running
 
 
 def test_readahead_belongs_to_its_operation_and_is_not_charged(disks: dict[str, Disk], flow: Running) -> None:
-    """A sequential reader: far fewer requests than reads, some of them ahead of the reads."""
+    """A sequential reader makes far fewer requests than reads, some of them ahead of the reads."""
     settle()
     disk = disks["raw"]
     before = disk.completed()
@@ -113,14 +113,14 @@ def test_readahead_belongs_to_its_operation_and_is_not_charged(disks: dict[str, 
     assert made == disk.completed()["read"] - before["read"] == count(trace.summary, op="read", dev=disk.name)
     for one in reads:
         sums_up(one)
-        # Readahead alone is not waited for.
+        # No one waits for readahead alone.
         if one["kind"] == "hit":
             assert one["stages"]["device_ns"] == 0
 
 
 @pytest.mark.parametrize("direct", [1, 0])
 def test_file_systems(folders: dict[str, Path], disks: dict[str, Disk], flow: Running, direct: int) -> None:
-    """Files on ext4, xfs and btrfs: operations equal fio's counts, requests the kernel's own, paths are whole."""
+    """On ext4, xfs and btrfs operations equal fio's counts, requests the kernel's own, and paths are complete."""
     jobs: dict[str, dict[str, Any]] = {}
     places: list[Any] = []
     kinds = {kind: disks[kind] for kind in folders}
@@ -129,7 +129,7 @@ def test_file_systems(folders: dict[str, Path], disks: dict[str, Disk], flow: Ru
         deep.mkdir(parents=True)
         (deep / "data").write_bytes(os.urandom(8 << 20))
     with ExitStack() as stack:
-        # A journal writes by itself, also while a window opens and closes.
+        # A journal writes by itself, even while a window opens or closes.
         with frozen(*folders.values()):
             trace = stack.enter_context(flow.window())
             before = {kind: disk.completed() for kind, disk in kinds.items()}
@@ -152,7 +152,7 @@ def test_file_systems(folders: dict[str, Path], disks: dict[str, Disk], flow: Ru
             assert len([one for one in mine if one["op"] == op]) == jobs[kind][op]["total_ios"], (kind, op)
         grown = {name: after[kind][name] - before[kind][name] for name in after[kind]}
         assert count(trace.summary, op="read", dev=disk.name) == grown["read"], kind
-        # Kernels count a flush that a bio asks for as a write without sectors; here it is a row of its own.
+        # The kernel counts a flush that a bio asks for as a write without sectors; here it has a row of its own.
         flushes = count(trace.summary, op="flush", dev=disk.name)
         assert 0 <= grown["write"] - count(trace.summary, op="write", dev=disk.name) <= flushes, kind
         for one in mine:
@@ -183,10 +183,10 @@ def test_filters_of_files(folders: dict[str, Path], flow: Running) -> None:
 
 
 def test_filters_of_tasks(disks: dict[str, Disk], flow: Running, v2: Path) -> None:
-    """By comm and by cgroup: the job runs under another name, in a cgroup of its own."""
+    """By comm and by cgroup: the job has another name, and a cgroup of its own."""
     path = disks["raw"].path
     job = f"{READS} --rw=randread --bs=4k --filename={path}"
-    # dd is another name, and other requests.
+    # dd has another name, and makes other requests.
     read = f"dd if={path} of=/dev/null bs=4k count=40 iflag=direct status=none"
     with cgroup(v2) as group:
         found = cgroups.resolve(str(group.parent))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each stage of `wptrace io` against a device or a load made for it, in guests whose clock counts instructions.
 
-There is one CPU, so that all that is not waited for is the path of the code itself: some 100 us.
+There is one CPU, so everything but waiting is code: some 100 us.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from wptrace.model.distribution import bounds, index
 
 PARTITION = ("fs", "throttle", "queue", "driver", "device", "complete", "wakeup", "return")
 MS = 1_000_000
-# What the path of the code may take in a stage where nothing is waited for.
+# What code may take in a stage without a wait.
 CODE_NS = MS // 2
 
-# Findings that name an owner.
+# Findings that name a culprit.
 ACCUSING = {"behind", "ran", "irq_off", "neighbour"}
 
 pytestmark = [pytest.mark.icount]
@@ -52,7 +52,7 @@ SLOW_NS = 20 * MS
 
 
 class Disks(NamedTuple):
-    """Each one is slow in its way."""
+    """Disks, each slow in its own way."""
 
     quick: Disk
     late: Disk
@@ -77,7 +77,7 @@ def disks() -> Iterator[Disks]:
 
         quick, late, lower = null("quick"), null("late", irqmode=2, completion_nsec=5 * MS), null("lower")
         scsi = stack.enter_context(scsi_device(SLOW_NS))
-        # Its clock is that of ticks, and the first of them may be almost over.
+        # Its clock counts ticks, and the first tick may be almost over.
         delay = stack.enter_context(delayed(lower, SLOW_NS // MS + 4))
         loop = stack.enter_context(direct_loop(delay))
         one_tag = {}
@@ -99,7 +99,7 @@ def flow(disks: Disks, v2: Path) -> Iterator[Running]:
 
 
 class Stages:
-    """Rows and events of one disk's operations of one kind."""
+    """Rows and events of a disk's operations of one kind."""
 
     def __init__(self, trace: Lines, disk: Disk, op: str = "read") -> None:
         self.rows = {
@@ -111,7 +111,7 @@ class Stages:
         self._lawful(trace)
 
     def _lawful(self, trace: Lines) -> None:
-        """Each operation is shown and in each stage, and each of its nanoseconds is in one of them."""
+        """Each operation is reported and is in every stage, and its stages add up to its total."""
         assert lossless(trace.summary), trace.summary
         assert all(sum(line["stages"].values()) == line["total_ns"] for line in self.reported)
         assert {self.rows[stage]["count"] for stage in PARTITION} == {len(self.reported)}
@@ -129,20 +129,20 @@ class Stages:
         return int(self.rows[stage]["sum_ns"])
 
     def single(self, stage: str) -> list[int]:
-        """Of all that were shown: of a window, a row's least and most are those of a bucket."""
+        """Return the times of all reported operations. Minimum and maximum of a window's row are those of a bucket."""
         return [line["stages"][f"{stage}_ns"] for line in self.reported]
 
     def share_out(self, *stages: str) -> None:
         assert sum(map(self.sum, stages)) > self.sum("total") * 0.97
 
     def agree_with(self, job: dict[str, Any], mean: float = 0.05) -> None:
-        """fio's own count and time; fio also has the way into the kernel and out of it."""
+        """Compare count and mean with fio's, which includes the way into the kernel and out of it."""
         report = job["read"] if job["read"]["total_ios"] else job["write"]
         assert len(self.reported) == total(job) == report["clat_ns"]["N"]
         assert self.rows["total"]["mean_ns"] == pytest.approx(report["clat_ns"]["mean"], rel=mean)
 
     def only(self, *stages: str) -> None:
-        """Nowhere else is anything waited for."""
+        """Check that there is no wait in any other stage."""
         others = {stage: self.p50(stage) for stage in PARTITION if stage not in stages}
         assert max(others.values()) < CODE_NS, others
 
@@ -152,7 +152,7 @@ def interferences(line: Line, kind: str) -> list[Line]:
 
 
 def test_a_lock_of_the_file_system_is_in_fs(tmp_path: Path) -> None:
-    """Two writers fill a hole of one file; each holds the lock of the inode until its own blocks are on the device."""
+    """Two writers fill a hole in one file; each holds the inode's lock until its own blocks are on the device."""
     slow = 10 * MS
     with ExitStack() as stack:
         disk = stack.enter_context(null_device(memory_backed=1, irqmode=2, completion_nsec=slow))
@@ -171,8 +171,8 @@ def test_a_lock_of_the_file_system_is_in_fs(tmp_path: Path) -> None:
     assert found.rows["device"]["mean_ns"] == pytest.approx(slow, rel=0.1)
     found.only("fs", "device")
     found.share_out("fs", "device")
-    # One waits while the other writes. If the same task gets the lock again, the other waits half the time of both.
-    # There is no upper bound, as the journal is in fs as well.
+    # One waits while the other writes. If a task gets the lock again, the other one waits for half of both times. There
+    # is no upper bound, because `fs` also has the journal.
     assert found.sum("fs") / found.sum("device") > 0.45
     assert found.rows["fs"]["max_ns"] > slow * 0.9
     verdict = trace.summary["verdict"]
@@ -180,17 +180,17 @@ def test_a_lock_of_the_file_system_is_in_fs(tmp_path: Path) -> None:
     assert not {*findings(trace.summary)} & ACCUSING
 
 
-# --- With one trace for all, which is not there yet while the command above runs -------------------------------------
+# --- With a shared trace, which is not there yet while the command above runs -----------------------------------------
 
 
 def test_slow_devices_are_in_device(disks: Disks, flow: Running) -> None:
-    """A disk of 5 ms, a scsi disk of 20 ms, and a dm-delay device of as much: alone, and below a loop device."""
+    """A disk of 5 ms, a scsi disk of 20 ms, and a dm-delay device of 20 ms: by itself, and a loop device."""
     late, scsi, lower, delay, loop = disks.late, disks.scsi, disks.lower, disks.delay, disks.loop
     read = {late: 100, scsi: 20, loop: 20, delay: 20}
     with flow.window() as trace:
         made = fio_jobs(*({"filename": disk.path, "number_ios": many, "stonewall": 1} for disk, many in read.items()))
     jobs = dict(zip(read, made))
-    # Reads of the stacked device are shown on the disk below it.
+    # Reads of the stacked device are shown for the disk below it.
     stages = {disk: Stages(trace, lower if disk == delay else disk) for disk in read}
     for disk, found in stages.items():
         found.agree_with(jobs[disk])
@@ -198,7 +198,7 @@ def test_slow_devices_are_in_device(disks: Disks, flow: Running) -> None:
         assert min(found.single(stage)) >= latency, disk
         assert found.p50(stage) < latency + 10 * MS, disk
         found.only(stage)
-    # What the loop device does is an operation of nobody, but requests of the disk below are as many.
+    # The loop device reads its file: no operation, but as many requests of the disk below.
     assert count(trace.summary, kind="request") == sum(read.values()) + read[loop]
     total_row, clat = stages[late].rows["total"], jobs[late]["read"]["clat_ns"]
     for key, name in (("p50_ns", "50.000000"), ("p99_ns", "99.000000")):
@@ -207,7 +207,7 @@ def test_slow_devices_are_in_device(disks: Disks, flow: Running) -> None:
 
 
 def test_a_device_with_one_tag(disks: Disks, flow: Running) -> None:
-    """It works on one request at a time, for 2 ms; three wait. A scheduler has tags of its own, so they wait in it."""
+    """One request at a time, of 2 ms; three wait. A scheduler has tags of its own, so the wait is in `queue`."""
     options = {"numjobs": 4, "thread": 1, "group_reporting": 1, "number_ios": 30, "stonewall": 1}
     with flow.window() as trace:
         made = fio_jobs(*({"filename": disk.path, **options} for disk in disks.one_tag.values()))
@@ -219,8 +219,8 @@ def test_a_device_with_one_tag(disks: Disks, flow: Running) -> None:
         assert found.rows["device"]["mean_ns"] == pytest.approx(2 * MS, rel=0.1), scheduler
         found.only(waits_in, "device")
         found.share_out(waits_in, "device")
-        # Three wait for each that works. Who gets his tag again before the others is done first, and they wait less:
-        # if each does so for all of his reads, 3, 2, 1 and 0 are left waiting.
+        # Three wait for the one in the device. A task that gets its tag again ahead of the others is done earlier, and
+        # the others wait less: if each one does so for all of its reads, 3, 2, 1 and 0 are left waiting.
         assert 1.4 < found.sum(waits_in) / found.sum("device") < 3.1, scheduler
 
 
@@ -230,14 +230,14 @@ def test_a_limit_of_a_cgroup_is_in_throttle(disks: Disks, flow: Running, v2: Pat
         job = fio(disk.path, number_ios=limit)
     found = Stages(trace, disk)
     found.agree_with(job)
-    # The kernel lets them pass in bursts, so their sum is what counts: it was a second, or a bit less at the begin.
+    # The kernel lets them pass in bursts, so only the sum is exact: a second, or somewhat less at the beginning.
     assert found.rows["throttle"]["sum_ns"] == pytest.approx(1000 * MS, rel=0.2)
     assert found.rows["throttle"]["share"] > 0.95
     found.only("throttle")
 
 
 def timed_reads(disk: Disk, number: int, length: int, flags: int = 0) -> dict[str, Any]:
-    """Return what fio would report of so many reads. Beside a hog fio takes an emulated CPU minutes to start."""
+    """Return fio's report of this many reads. Next to a hog, fio would take an emulated CPU minutes to start."""
     times = []
     fd = os.open(disk.path, os.O_RDONLY | flags)
     with mmap.mmap(-1, length) as buffer:
@@ -255,19 +255,19 @@ def test_a_busy_cpu_is_in_wakeup(disks: Disks, flow: Running) -> None:
     burst, gap = 8 * MS, 2 * MS
     with hog(burst // 1000, gap // 1000) as busy, flow.window() as trace:
         busy.begin()
-        # Else something of this process may be the one before it.
+        # Otherwise an ordinary task of this process may be the last one before it.
         with real_time(5):
             job = timed_reads(disks.late, 15, 4096, os.O_DIRECT)
         busy.end()
     found = Stages(trace, disks.late)
     found.agree_with(job)
     found.only("device", "wakeup")
-    # The device begins when the hog goes to sleep and is done while it runs again.
+    # The device begins when the hog goes to sleep, and is done while it runs again.
     assert found.p50("wakeup") == pytest.approx(burst + gap - 5 * MS, rel=0.1)
     assert max(found.single("device")) < 5 * MS + CODE_NS
     named = [one for line in found.reported for one in interferences(line, "before_wakeup") if one["name"] == HOG]
     assert {(one["pid"], one["cpu"]) for one in named} == {(busy.process.pid, 0)}
-    # Since 6.12 the scheduler now and then lets ordinary tasks run before real-time ones.
+    # Since 6.12 the scheduler sometimes runs ordinary tasks before real-time ones.
     assert len(named) > len(found.reported) * 0.8
     for line in found.reported:
         (reported,) = interferences(line, "before_wakeup")
@@ -295,20 +295,20 @@ def test_interrupts_kept_off_are_in_complete(disks: Disks, flow: Running) -> Non
     found.only("device")
     late = [line for line in found.reported if interferences(line, "irq_off")]
     offs = [next(iter(interferences(line, "irq_off"))) for line in late]
-    # The reader may not have had a request with the device when a period began.
+    # At the beginning of a period the reader may not have had a request in the device.
     by_pid = {int(event["pid"]): event for event in log}
     matched = [by_pid[off["pid"]] for off in offs]
     assert matched == [event for event in log if event in matched]
     assert periods / 2 < len(matched) <= len(log) == periods
     for line, off, event in zip(late, offs, matched):
         assert (off["name"], off["cpu"]) == (event["comm"], int(event["cpu"]))
-        # Interrupts were off from some moment between two ticks on, and ticks are 1 ms apart.
+        # Interrupts were off since some moment between two ticks, which are 1 ms apart.
         assert int(event["length_ns"]) - 1.1 * MS < off["ns"] < int(event["length_ns"]) + CODE_NS
         assert line["stages"]["complete_ns"] == pytest.approx(off["ns"], abs=CODE_NS)
     delays = found.rows["irq_delay"]
     assert delays["sum_ns"] == sum(off["ns"] for off in offs)
     assert found.rows["complete"]["sum_ns"] == pytest.approx(delays["sum_ns"], rel=0.05)
-    # Each period is of a thread of its own, and the longest one is named.
+    # Each period has a thread of its own, and the longest one is named.
     accused = findings(trace.summary)
     assert {*accused} & ACCUSING <= {"irq_off"}
     assert accused["inside"]["stage"] == "irq_delay"
@@ -317,7 +317,7 @@ def test_interrupts_kept_off_are_in_complete(disks: Disks, flow: Running) -> Non
 
 
 def test_a_hog_preempts(disks: Disks, flow: Running) -> None:
-    """Reads that never wait, as the device completes at once, and are long."""
+    """The device completes at once, so these long reads never wait."""
     burst, gap, disk = 4 * MS, 3 * MS, disks.quick
     with hog(burst // 1000, gap // 1000) as busy, flow.window() as trace:
         busy.begin()
@@ -331,9 +331,10 @@ def test_a_hog_preempts(disks: Disks, flow: Running) -> None:
         (who,) = interferences(line, "preempted")
         assert (who["name"], who["pid"], who["cpu"]) == (HOG, busy.process.pid, 0)
         start_ns, end_ns = line["ts_ns"] - line["total_ns"] - offset, line["ts_ns"] - offset
-        # Who is preempted begins and ends nothing meanwhile, so each burst is in one of them as a whole.
+        # A preempted task begins and ends nothing, so each burst is either inside an operation or outside.
         matched = [burst.end_ns - burst.start_ns for burst in busy.bursts if start_ns < burst.start_ns < end_ns]
-        # Some of them find the reader asleep, where the work of an interrupt is left to a thread (2 of 25 were seen).
+        # Sometimes the reader sleeps when the hog wakes up, because a kernel thread does the work of an interrupt (2 of
+        # 25 bursts).
         assert 0.75 * len(matched) - 1 <= who["count"] <= len(matched) + 1, (len(matched), who)
         assert min(len(matched), who["count"]) > 1
         assert who["ns"] == pytest.approx(who["count"] * sum(matched) / len(matched), abs=1.05 * burst, rel=0)
@@ -348,7 +349,7 @@ def test_a_hog_preempts(disks: Disks, flow: Running) -> None:
 
 
 def test_a_tail_has_its_stage_and_nobody_is_accused(disks: Disks, flow: Running) -> None:
-    """Of 300 reads of 200 us each twentieth takes 20 ms."""
+    """One in twenty of 300 reads takes 20 ms, the others 200 us."""
     latency, quick, slow = Path("/sys/bus/pseudo/drivers/scsi_debug/ndelay"), MS // 5, 20 * MS
     with setting(latency, str(quick)), flow.window() as trace:
         for _ in range(15):

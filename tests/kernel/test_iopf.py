@@ -27,7 +27,7 @@ from wptrace.model.report import BYTES
 
 NEVER = -1
 US = 1000
-# Debian's 5.10 has no queue of faults; before 6.9 another function answers, always with the code 1.
+# Debian's 5.10 has no queue of faults. Before 6.9 another function answers, always with code 1.
 OLD = GUEST == "6.1"
 
 
@@ -66,7 +66,7 @@ def smmu_times(module: Module) -> dict[tuple[str, int], list[int]]:
 
 @pytest.mark.guest
 def test_smmu_faults_of_several_address_spaces_at_once(smmu: Module) -> None:
-    """Also two of one address space: which is which is unknown, but there are as many and they take as long."""
+    """Some are of one address space. Which is which is unknown, but count and times are right."""
     faults = 20
     delays = [(0, 1, 100), (0, 2, 1000), (0, 7, 5000), (1, 1, 2000), (1, 1, 3000), (1, 9, 10_000)]
     wanted = [(device, pasid, faults, us) for device, pasid, us in delays]
@@ -84,14 +84,14 @@ def test_smmu_faults_of_several_address_spaces_at_once(smmu: Module) -> None:
     for (dev, pasid), times in truth.items():
         row = trace.row(dev, pasid)
         assert row["count"] == len(times)
-        # Whichever exit is taken for whose: none of them takes less than was set. More it may on a busy machine.
+        # Whichever exit is taken for whose, none takes less time than was set; on a busy machine it may take more.
         assert row["min_ns"] >= min(us for device, of, _, us in wanted if (DEVICES[device], of) == (dev, pasid)) * US
         assert row["sum_ns"] == trace.row(dev, pasid, "handle")["sum_ns"]
 
 
 @pytest.mark.icount
 def test_smmu_faults_take_as_long_as_set(smmu: Module) -> None:
-    """Those of all address spaces at the same time."""
+    """Faults of all address spaces at the same time."""
     with IopfTrace() as trace:
         at_once(smmu, [(0, 1, 200, 100), (0, 2, 100, 1000), (0, 3, 20, 10_000), (1, 1, 50, 2000)])
         trace.stop()
@@ -125,7 +125,7 @@ def answers(module: Module) -> list[Event]:
 
 
 def groups(module: Module) -> dict[tuple[str, int, int], tuple[list[int], int]]:
-    """When each group's pages were reported and it was answered; 0 for never."""
+    """Return when the pages of each group were reported, and when it was answered; 0 for never."""
     found: dict[tuple[str, int, int], Any] = {}
     for event in module.log():
         key = (event["dev"], int(event["pasid"]), int(event["group"]))
@@ -188,7 +188,7 @@ def test_faults_take_as_long_as_set(iopf: Module) -> None:
         assert total["count"] == len(times) == 10
         assert total["mean_ns"] == pytest.approx(mean([whole for whole, _ in times]), rel=0.02)
         assert gather["mean_ns"] == pytest.approx(mean([part for _, part in times]), rel=0.02, abs=10 * US)
-    # The module sleeps before it gives the fault to the kernel's queue on 6.1, and handles it itself on later ones.
+    # On 6.1 the module sleeps before it passes the fault to the kernel's queue; later it handles the fault itself.
     stage = "queue" if OLD else "handle"
     assert trace.row("wptest_iopf.0", 3, stage)["min_ns"] == pytest.approx(10_000 * US, rel=0.02)
 
@@ -202,7 +202,7 @@ def test_faults_without_an_answer_are_listed(iopf: Module) -> None:
         trace.stop()
     (one,) = trace.summary["unanswered"]
     assert (one["dev"], one["pasid"], one["group"], one["faults"]) == ("wptest_iopf.0", 3, 9, 2)
-    # Where the kernel's own handling cannot be seen, the wait for it is in handle. The address is of the first page.
+    # If the kernel's handling cannot be seen, the wait for it is in `handle`. The address is that of the first page.
     seen = any(source["stage"] == "queue" and source["how"] for source in trace.lines[0]["stages"])
     assert (one["stage"], one["address"]) == ("queue" if seen else "handle", 0x10000)
     book = trace.summary["requests"]
@@ -221,7 +221,7 @@ def test_a_fault_that_the_kernel_refuses_is_lost(iopf: Module) -> None:
     assert (trace.summary["requests"]["started"], trace.summary["requests"]["lost"]) == (1, 1)
 
 
-# --- What no machine here has: the programs are run on arguments that are made up -------------------------------------
+# --- What no machine here has: programs run on made-up arguments ------------------------------------------------------
 
 WAYS = {way.name: way for way in IopfFlow.hooks[0].ways}
 SMMU, INTEL = WAYS["smmu"], WAYS["intel"]
@@ -229,7 +229,7 @@ SMMU, INTEL = WAYS["smmu"], WAYS["intel"]
 
 @pytest.fixture
 def started(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[IopfFlow, BpfObject]]:
-    """The flow with these programs, loaded and not attached."""
+    """The flow with these programs, loaded but not attached."""
 
     way: Way = request.param
 
@@ -285,7 +285,7 @@ def test_of_several_faults_of_one_address_space_the_oldest_ends_first(started: t
     assert sorted(ages, key=lambda lane: -ages[lane]) == [0, 1, 2]
     smmu_fault(obj, "exit_raw_tp", 5)
     assert [one.fields["group"] for one in flow.in_flight(0)] == [1, 2]
-    # The place that is free again is taken by the newest, which ends last.
+    # The newest one reuses the free slot, and ends last.
     smmu_fault(obj, "entry_raw_tp", 5)
     for left in ([2, 0], [0], []):
         smmu_fault(obj, "exit_raw_tp", 5)
@@ -303,19 +303,19 @@ def test_more_address_spaces_than_there_are_rows(started: tuple[IopfFlow, BpfObj
     found = flow.snapshot()
     assert found.books[REQUESTS].finished == found.books[REQUESTS].started == rows + 10
     assert sum(stages["total"].count for stages in found.cells.values()) == rows + 10
-    # Of the kernel's hash tables some keep a few elements for each CPU.
+    # Some hash tables of the kernel reserve a few elements for each CPU.
     assert found.cells[flow_module.FAULT.group("other", "other")]["total"].count >= 10
     assert found.books[REQUESTS].noted[flow_module._NO_ROW] >= 10
 
 
 def request(pasid: int | None, group: int, last: bool, requester: int = 0x7500, address: int = 0x1000) -> list[int]:
-    """The arguments of prq_report; the device is NULL, because no such pointer can be made up."""
+    """Return the arguments of prq_report. The device is NULL, because no valid pointer can be made up."""
     low = 1 | requester << 16 | (0 if pasid is None else 1 << 8 | pasid << 32)
     return [0xFFFF888100000000, 0, low, 1 | last << 2 | group << 3 | address, 0, 0, 1]
 
 
 def response(pasid: int, group: int, code: int = 0, requester: int = 0x7500, kind: int = 9) -> list[int]:
-    """The arguments of qi_submit."""
+    """Return the arguments of qi_submit."""
     return [0xFFFF888100000000, kind | 1 << 4 | code << 12 | requester << 16 | pasid << 32, 1 << 2 | group << 3, 0, 0]
 
 
@@ -329,10 +329,10 @@ def test_requests_of_intels_iommu(started: tuple[IopfFlow, BpfObject]) -> None:
     assert (gathering.stage, gathering.group.label("pasid"), gathering.fields["faults"]) == ("gather", 5, 2)
     assert gathering.fields["address"] == 0x7000
     run(obj, "request_raw_tp", *request(5, 3, last=True))
-    # Another group, address space, device, and none: each has its own answer.
+    # Another group, address space or device, or none: each has an answer of its own.
     for other in (request(5, 4, True), request(6, 3, True), request(5, 3, True, 0x7600), request(None, 3, True)):
         run(obj, "request_raw_tp", *other)
-    # Commands that are no answers to groups.
+    # Commands that are not page group responses.
     for kind in (1, 2, 5, 8):
         run(obj, "submit_raw_tp", *response(5, 3, kind=kind))
     assert flow.snapshot().books[REQUESTS].finished == 0
@@ -368,7 +368,7 @@ def test_a_number_that_is_used_again_had_no_answer(started: tuple[IopfFlow, BpfO
     assert found.noted == {UNMATCHED_END: 1}
 
 
-# --- What a kernel cannot do ------------------------------------------------------------------------------------------
+# --- What a kernel lacks ----------------------------------------------------------------------------------------------
 
 
 def test_what_this_kernel_can_see() -> None:
@@ -376,6 +376,6 @@ def test_what_this_kernel_can_see() -> None:
     if GUEST:
         assert done.returncode == 0, done.stderr
     else:
-        # The kernel of the machine itself was built without.
+        # The kernel of the running machine is built without it.
         assert done.returncode == 4
         assert "this kernel shows no I/O page faults" in done.stderr

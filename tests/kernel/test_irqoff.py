@@ -44,16 +44,16 @@ def module() -> Iterator[Module]:
 
 @pytest.fixture
 def offline() -> Iterator[Path]:
-    """Where CPU 1 is switched off and on."""
+    """The file that switches CPU 1 off and on."""
     switch = Path("/sys/devices/system/cpu/cpu1/online")
     yield switch
     switch.write_text("1")
 
 
-# --- On the instruction clock, which nothing disturbs -----------------------------------------------------------------
+# --- On the instruction clock, which no load disturbs -----------------------------------------------------------------
 
 
-# x86's emulation has no counter of cycles.
+# QEMU's x86 emulation has no cycle counter.
 COUNTERS = ("auto", "cycles") if os.uname().machine == "aarch64" else ("auto",)
 
 
@@ -74,7 +74,7 @@ def test_each_period_is_found_once_with_its_length(module: Module, counter: str)
         assert (period["cpu"], period["dev"], period["comm"], period["tid"]) == (0, "cpu0", COMM, int(truth["pid"]))
         assert period["stack"][0].startswith(CULPRIT), period["stack"]
         assert period["stack"][0].endswith(f" [{module.name}]")
-        # A counter that interrupts by no NMI looks when interrupts are on again, before or after the tick does.
+        # A counter without NMIs takes its sample when interrupts are on again, before or after the tick.
         assert period["sampled"] == "end" or counter == "cycles"
     (row,) = [row for row in trace.summary["rows"] if row["stage"] == "total"]
     assert (row["dev"], row["count"]) == ("cpu0", 3)
@@ -108,18 +108,18 @@ def test_nothing_is_found_in_a_quiet_minute() -> None:
     assert trace.summary["loss"] == {}
 
 
-# --- On two CPUs, of which one can look at the other ------------------------------------------------------------------
+# --- On two CPUs, so that one can watch the other ---------------------------------------------------------------------
 
 
 @pytest.mark.smp
 @pytest.mark.guest
 def test_a_period_that_has_not_ended_is_in_flight(module: Module) -> None:
-    """It is held until an interval has shown it."""
-    # Where it never was nobody waits for its CPU, as for the end of a mapping.
+    """The module keeps interrupts off until an interval has shown the period."""
+    # Bind to CPU 0 first, because tasks that wait for CPU 1, as in unmapping memory, would wait for the module.
     with on_cpu(0), IrqoffTrace("--min", "100ms", "--cpu", "1", "0.2") as trace:
         with module.held(1):
             since, reported = time.monotonic_ns(), trace.written().count('"in_flight":1')
-            # Not earlier than it is a period: one that a busy machine made before may be listed as well.
+            # Wait until the period is long enough: the list may also have an earlier one, which a busy machine made.
             wait_until(lambda: time.monotonic_ns() > since + 300 * MS, "the CPU to be late")
             wait_until(lambda: trace.written().count('"in_flight":1') > reported, "an interval that has it")
             for_ns = time.monotonic_ns() - since
@@ -128,7 +128,7 @@ def test_a_period_that_has_not_ended_is_in_flight(module: Module) -> None:
     assert int(truth["length_ns"]) >= for_ns
     (period,) = [one for one in trace.periods if one["tid"] == int(truth["pid"])]
     assert (period["cpu"], period["comm"]) == (1, COMM)
-    # Its begin was not seen: half a tick more or less.
+    # Its beginning was not seen, so it is half a tick more or less.
     assert period["total_ns"] + period["error_ns"] >= int(truth["length_ns"]) - MS
 
 
@@ -145,16 +145,16 @@ def test_a_cpu_that_goes_and_comes_is_no_period_and_is_watched_again(module: Mod
         trace.stop()
     on_cpu_1 = [period for period in trace.periods if period["cpu"] == 1]
     assert any(period["comm"] == COMM for period in on_cpu_1), on_cpu_1
-    # None has the time in which the CPU was away.
+    # No period includes the time in which the CPU was offline.
     assert all(one["ts_ns"] <= back or one["ts_ns"] - one["total_ns"] >= gone for one in on_cpu_1), on_cpu_1
     assert trace.summary["loss"]["hotplug"] >= 1
 
 
-# --- The programs by hand: what no machine here does, or none at a certain time ---------------------------------------
+# --- Programs by hand: what no machine here does, or not at a given time ----------------------------------------------
 
 
 class ByHand:
-    """The flow without ticks: a timer expires when the test says so, on a CPU of its own."""
+    """The flow without ticks: a timer expires when the test says so, on the CPU of the test."""
 
     def __init__(self, obj: BpfObject) -> None:
         self.obj = obj
@@ -174,7 +174,7 @@ class ByHand:
         return self.obj.maps["cells"][0][self.cpu]
 
     def change(self, name: str, **fields: int) -> None:
-        """Fields of this CPU's element of a map, as if the program had written them."""
+        """Change fields of this CPU's element of a map, as if the program had written them."""
         values = [value._asdict() for value in self.obj.maps[name][0]]
         values[self.cpu].update(fields)
         self.obj.maps[name][0] = values
@@ -186,7 +186,7 @@ class ByHand:
         return {name: count for name, count in zip(self.obj.enum("irqoff_cause"), self.cell.causes) if count}
 
     def ago(self, ns: int) -> None:
-        """As if the last tick had been so much earlier: a machine that is busy takes what time it likes to sleep."""
+        """Move the last tick back in time. A sleep would not be exact on a busy machine."""
         self.change("cells", ticked_ns=self.cell.ticked_ns - ns)
 
     def late(self, ns: int) -> None:
@@ -199,10 +199,10 @@ class ByHand:
         self.tick()
 
 
-# No machine that runs tests stands still for so long; all have been up for longer.
+# No test machine stands still for that long, and all have been up for longer.
 MIN_NS, TICK_NS = 20_000 * MS, MS
 LATE_NS = 25_000 * MS
-# Since when a CPU is watched: always.
+# A CPU that has always been watched.
 ALWAYS = 1
 
 
@@ -234,7 +234,7 @@ def test_a_late_tick_is_a_period_when_it_has_settled(by_hand: ByHand) -> None:
     (period,) = by_hand.periods()
     assert start <= period["ticked_ns"] + LATE_NS < period["end_ns"] <= end
     whole = period["end_ns"] - period["ticked_ns"]
-    # A hypervisor that reports what it takes may really have taken a little.
+    # A hypervisor that reports stolen time may have stolen some.
     assert period["length_ns"] + period["stolen_ns"] + TICK_NS // 2 == whole
     assert (period["cpu"], period["pid"], period["tid"]) == (by_hand.cpu, os.getpid(), threading.get_native_id())
     assert period["comm"].rstrip(b"\0") == Path("/proc/self/comm").read_bytes().strip()
@@ -248,7 +248,7 @@ def test_a_late_tick_is_a_period_when_it_has_settled(by_hand: ByHand) -> None:
 
 @pytest.mark.one_kernel
 def test_one_period_after_another(by_hand: ByHand) -> None:
-    """The first is over when the second ends, whether it has settled or not."""
+    """The first period is over when the second one ends, settled or not."""
     by_hand.late(LATE_NS)
     by_hand.late(LATE_NS)
     assert len(by_hand.periods()) == 1
@@ -302,7 +302,7 @@ def test_a_cpu_that_moved_is_none_until_it_is_watched_again(by_hand: ByHand) -> 
         assert by_hand.obj.maps["moves"][by_hand.cpu] == 0 or step == steps[1]
         by_hand.move(step)
         by_hand.tick()
-        # Without its own tick it has timers as they come, also when it moved before the last one.
+        # Until it is watched again, no timer is due at a known time; also if it moved before the last tick.
         by_hand.obj.maps["moves"][by_hand.cpu] = ALWAYS + 1
         by_hand.late(LATE_NS)
         by_hand.settle()
@@ -315,7 +315,7 @@ def test_a_cpu_that_moved_is_none_until_it_is_watched_again(by_hand: ByHand) -> 
 
 
 def stolen(by_hand: ByHand, ns: int) -> None:
-    """As if the kernel had counted so much since before the period."""
+    """Pretend that the kernel counted this much stolen time since before the period."""
     if by_hand.cell.stolen_ns < ns:
         pytest.skip("nobody has stolen as much time of this machine's CPU as the test pretends")
     by_hand.change("pending", stolen_ns=by_hand.cell.stolen_ns - ns)
@@ -352,12 +352,12 @@ def test_a_full_ring_costs_the_record_and_not_the_period(by_hand: ByHand) -> Non
     assert len(by_hand.periods()) + lost == by_hand.cell.finished == sum(by_hand.cell.irqoff.slots) == room
 
 
-# --- What a kernel cannot do ------------------------------------------------------------------------------------------
+# --- What a kernel lacks ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(os.uname().machine != "aarch64", reason="x86's emulation has no counter of cycles")
 def test_a_counter_of_cycles_keeps_time_and_is_no_nmi() -> None:
-    """On Debian's arm64 it interrupts like any device: of no use, but everything else is as with NMIs."""
+    """On Debian's arm64 its interrupt is ordinary, so it is no better than the tick; all else works as with NMIs."""
     done = wptrace("irqoff", "-d", "0.1")
     assert done.returncode == 0, done.stderr
     assert "the counter of cycles interrupts by no NMI here; software: a tick every 1000 us" in done.stderr
@@ -366,7 +366,7 @@ def test_a_counter_of_cycles_keeps_time_and_is_no_nmi() -> None:
         said = flow.start(Reader())
         assert "it sees a period when that is over" in said.notes[0]
         assert said.sources[0].how.endswith("perf_event/cycles")
-        # A counter that is made to go wrong is put right: the emulated one counts a cycle each nanosecond.
+        # A wrong period is corrected: the emulated counter counts one cycle per nanosecond.
         sampler = flow._obj.progs["look_perf_event"]
         for cpu in flow._since:
             sampler.set_period(cpu, 50_000)
@@ -375,7 +375,7 @@ def test_a_counter_of_cycles_keeps_time_and_is_no_nmi() -> None:
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end and min(flow._sampler._cycles.values()) < 500_000:
             flow.events()
-            # Only a busy CPU counts cycles.
+            # Cycles are counted only while a CPU is busy.
             os.sched_setaffinity(0, {int(time.monotonic() * 10) % len(flow._since)})
             sum(range(10_000))
         assert all(cycles >= 500_000 for cycles in flow._sampler._cycles.values()), flow._sampler._cycles

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guest of the lab traces itself while this kernel traces its QEMU, and both are joined.
+"""A guest of the lab traces itself while this kernel traces its QEMU; then both traces are joined.
 
-One of them is in `make test`, the others in `make test-all`.
+One of these tests is in `make test`, the others are in `make test-all`.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ pytestmark = [
 
 COUNT, SLOWED, FEW = 1000, 60, 200
 BURST_NS = 8_000_000
-# What a kick tells of the hypervisor, before and after its own operation.
+# What a kick shows of the hypervisor, before and after its own operation.
 AROUND = ("host_pickup_ns", "host_prepare_ns", "host_give_back_ns")
-# Reads of the slow disk that a second has room for, and as many writes.
+# Reads of the slow disk that fit into a second; writes as well.
 RATE = 20
 
 
@@ -53,7 +53,7 @@ class HostTrace(Trace):
 
 
 class LiveTrace(Trace):
-    """Its first line comes with the first ones that are joined."""
+    """A live join, whose first line comes with the first joined requests."""
 
     command = "join"
 
@@ -67,7 +67,7 @@ class CpuTrace(Trace):
 
 
 class Seen(NamedTuple):
-    """Results of both sides and of their join, and the offset by another witness."""
+    """Results of both sides and of the join, and bounds of the clocks' offset that the files gave."""
 
     guest: list[Line]
     host: list[Line]
@@ -85,7 +85,7 @@ class Seen(NamedTuple):
 
 @contextmanager
 def limited(pid: int, device: Path) -> Iterator[None]:
-    """The process may ask for so many reads and writes of the device a second."""
+    """Limit the process to this many reads and writes of the device a second."""
     number = device.stat().st_rdev
     name = f"wptest-{os.getpid()}"
     old = Path("/sys/fs/cgroup/blkio")
@@ -107,13 +107,13 @@ def limited(pid: int, device: Path) -> Iterator[None]:
 
 
 def qemu_of(image: Path) -> int:
-    """The process that has it, which somebody else's guests have not."""
+    """Return the pid of the QEMU that has this image."""
     found = [pid for pid in guests.find() if any(one.path == str(image) for one in guests.read(pid).images)]
     return found[0] if len(found) == 1 else 0
 
 
 def is_connected(socket: Path) -> bool:
-    """Whether there is a connection besides the listener."""
+    """Tell whether the socket has a connection."""
     every = (line.split() for line in Path("/proc/net/unix").read_text().splitlines())
     return any(line[5] == "03" and line[-1] == str(socket.absolute()) for line in every)
 
@@ -158,21 +158,21 @@ class Running:
             self._failures.append(error)
 
     def until(self, there: Callable[[], object]) -> None:
-        """It may have to wait for other guests of the lab, and ends at its own limit."""
+        """Wait for a condition while the guest runs. It may wait for other guests, and has a time limit of its own."""
         while self._thread.is_alive() and not there():
             self._thread.join(0.05)
         assert not self._failures, self._failures
         assert self._thread.is_alive(), self._results[0].text
 
     def until_ready(self, host_listens: Callable[[], object] | None = None) -> None:
-        """Where it has a channel, it traces once the host listens there."""
+        """Wait until the guest traces; with a channel it begins once the host listens there."""
         if host_listens is not None:
             self.until(host_listens)
             (self._folder / "listens").touch()
         self.until((self._folder / "ready").exists)
 
     def work(self) -> int:
-        """To its end; the offset of its clock is not larger than that."""
+        """Start the load, wait for the end of the guest and return an upper bound of its clock's offset."""
         (self._folder / "go").touch()
         most: list[int] = []
         while self._thread.is_alive() and len(most) < inside.READS:
@@ -186,13 +186,13 @@ class Running:
         return min(most)
 
     def end(self) -> None:
-        """However far it came."""
+        """End the guest, however far it came."""
         (self._folder / "go").touch()
         self._thread.join()
 
     @property
     def least(self) -> int:
-        """As the guest found."""
+        """Return a lower bound of the offset, which the guest found."""
         return int(self._results[0].text.split()[-1])
 
 
@@ -206,10 +206,10 @@ def traced(
     ours: Sequence[str] = (),
     theirs: Sequence[str] = (),
 ) -> Seen:
-    """The guest's command says when it is ready; then the host's trace begins, and the guest works.
+    """Run a guest; trace it on the host once it is ready, and join both traces.
 
-    `during` takes QEMU's pid for the time of that. Several guests `meet` before they work. Both sides' traces may have
-    more options.
+    `during` takes the pid of QEMU and spans the host's trace. Several guests `meet` before they work. `ours` and
+    `theirs` are more options of the guest's and of the host's trace.
     """
     running = Running(folder, kernel, images, loads, options=ours)
     running.until_ready()
@@ -239,12 +239,12 @@ def lines(*words: str) -> list[Line]:
 
 
 def joined_as_it_was(seen: Seen, loads: Mapping[str, int]) -> None:
-    """Each request has a stage for each nanosecond, and the host's part is what the host said."""
+    """Stages of each request add up to its time, and the host's part equals the host's own report."""
     reported = {(line["dev"], line["ts_ns"]): line for line in seen.guest if line["kind"] == "operation"}
     assert len(reported) == sum(loads.values())
     host = {(line["tid"], line["clock"]["end_ns"]): line for line in seen.host if "image" in line}
     assert seen.summary["requests"]["finished"] == sum(loads.values()), seen.summary["loss"]
-    # The request of one that a limit held is a worker's where no function can be observed, as if it had made none.
+    # Where no function can be observed, a request that a limit held back belongs to a worker, as if there were none.
     assert not seen.summary["loss"].keys() - {"cached"}
     for dev, count in loads.items():
         assert len(seen.of(dev)) == count
@@ -267,7 +267,7 @@ def joined_as_it_was(seen: Seen, loads: Mapping[str, int]) -> None:
 
 
 def clocks_hold(seen: Seen, least: int = COUNT // 2) -> None:
-    """Files with the time of the other side bound the offset as well, and the true one is in both."""
+    """The offset of the clocks is also bounded by the files of both sides, and both ranges overlap."""
     (clocks,) = seen.summary["clocks"]
     assert seen.least <= seen.most
     assert clocks["first"]["least_ns"] <= seen.most
@@ -280,7 +280,7 @@ def host_ns(line: Line) -> int:
 
 
 def test_a_guest_and_its_host(tmp_path: Path) -> None:
-    """One of its two disks is slow on the host, so the host's stages of that one are, and nothing else is."""
+    """One of the guest's disks is slow on the host; only the host's stages of that one are slow."""
     with loop_device(tmp_path / "fast", "128M") as fast, loop_device(tmp_path / "slow", "128M") as slow:
         images = {
             name: qemu.Image(Path("/dev", disk.name), "cache=none") for name, disk in (("vda", fast), ("vdb", slow))
@@ -291,7 +291,7 @@ def test_a_guest_and_its_host(tmp_path: Path) -> None:
     clocks_hold(seen)
     assert seen.summary["disks"] == [{"dev": name, "image": str(image.path)} for name, image in images.items()]
     waited = sum(map(host_ns, seen.of("vdb")))
-    # Limits are kept in the mean, and a part of them is there at the begin.
+    # A limit holds only on average, and begins with some credit.
     assert waited >= SLOWED / 2 / RATE * 1e9 / 2
     assert statistics.median(line["total_ns"] - host_ns(line) for line in seen.of("vdb")) < 1e9 / RATE
     assert statistics.median(map(host_ns, seen.of("vda"))) < 1e9 / RATE
@@ -299,7 +299,7 @@ def test_a_guest_and_its_host(tmp_path: Path) -> None:
 
 
 def qcow2(path: Path, size: int) -> Path:
-    """An empty one: header, table of counts, counts of the first four clusters, table of places."""
+    """Make an empty image: header, refcount table, refcounts of the first four clusters, L1 table."""
     bits = 16
     cluster = 1 << bits
     header = struct.pack(">4sIQIIQIIQQIIQ", b"QFI\xfb", 2, 0, 0, bits, size, 0, 1, 3 * cluster, cluster, 1, 0, 0)
@@ -311,7 +311,7 @@ def qcow2(path: Path, size: int) -> Path:
 @only_all
 @pytest.mark.parametrize("kernel", ["5.10", "6.12", "7.2"])
 def test_flushes(kernel: str, tmp_path: Path) -> None:
-    """An operation and its flush are one; the hypervisor passes on those that have something to do, or none at all."""
+    """An operation and its flush are one. The hypervisor passes on flushes that have something to flush, or none."""
     syncs, writes = 20, 40
     with loop_device(tmp_path / "safe", "128M") as safe, loop_device(tmp_path / "unsafe", "128M") as unsafe:
         images = {
@@ -327,7 +327,7 @@ def test_flushes(kernel: str, tmp_path: Path) -> None:
     assert joined_ones.count("sync") == syncs, seen.summary["loss"]
     assert len(joined_ones) == writes + 2 * syncs
     assert [line["op"] for line in seen.of("vdb")].count("sync") == 0
-    # All of the other disk, and each second one of this.
+    # All flushes of the unsafe disk, and every second one of the other.
     assert seen.summary["loss"].pop("unforwarded") == 3 * syncs
     # The host's page cache reads ahead.
     assert not seen.summary["loss"].keys() - {"cached", "unasked"}
@@ -336,14 +336,14 @@ def test_flushes(kernel: str, tmp_path: Path) -> None:
 
 
 def flushes(disk: str) -> int:
-    """That the kernel has counted."""
+    """Return how many flushes the kernel has counted."""
     return int(Path("/sys/block", disk, "stat").read_text().split()[15])
 
 
 @only_all
 @pytest.mark.parametrize("kernel", ["5.10", "6.12", "7.2"])
 def test_each_way_of_qemu(kernel: str, tmp_path: Path) -> None:
-    """By threads, by the kernel's two rings, and in a format whose places are none of the guest's."""
+    """Threads, Linux AIO, io_uring, and a format whose offsets are not the guest's."""
     with ExitStack() as stack:
         disks = [
             stack.enter_context(loop_device(tmp_path / name, "128M")) for name in ("threads", "native", "io_uring")
@@ -369,7 +369,7 @@ def test_each_way_of_qemu(kernel: str, tmp_path: Path) -> None:
 
 
 def uses(begin: str, rest: str) -> tuple[str, int, Line]:
-    """The words of a process that does `begin`, its id, and the summary of a trace while it does the `rest`."""
+    """Trace a process while it does `rest`. Return what `begin` printed, the pid and the summary."""
     code = f"import os\n{begin}\ninput()\n{rest}\nprint()\ninput()"
     words = [sys.executable, "-c", code]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as one:
@@ -385,7 +385,7 @@ def uses(begin: str, rest: str) -> tuple[str, int, Line]:
 
 
 def test_uses_of_eventfds_are_counted() -> None:
-    """Of one process: what it writes to and reads from other files, and what it finds empty, is none."""
+    """Reads and writes of other files do not count, nor does a read that finds the eventfd empty."""
     begin = """
 fd, (read, write) = os.eventfd(0, os.EFD_NONBLOCK), os.pipe()
 print(fd, flush=True)"""
@@ -417,7 +417,7 @@ print(flush=True)"""
 
 @only_all
 def test_kicks(tmp_path: Path) -> None:
-    """Each request is alone: its kick is seen, and the eventfd that gives it back."""
+    """Requests come one at a time: the kick of each is seen, and the eventfd that signals its completion."""
     loads = dict.fromkeys(("vda", "vdb", "vdc"), FEW)
     with ExitStack() as stack:
         disks = [stack.enter_context(loop_device(tmp_path / name, "128M")) for name in loads]
@@ -432,7 +432,7 @@ def test_kicks(tmp_path: Path) -> None:
     for found, image in zip(seen.summary["kicks"], images.values()):
         assert found["image"] == str(image.path)
         assert (found["kicks"], found["alone"], found["given_back"]) == (FEW, FEW, FEW)
-        # Its own eventfd is read by that thread alone, as is the one by which it gives back written.
+        # Only that thread reads its eventfd; the one that signals completions is only written.
         assert sum(count == FEW and key[1:] == ("read", found["tid"]) for key, count in counted.items()) >= len(loads)
     for line in (line for name in loads for line in seen.of(name)):
         kick, stages = line["host"]["kick"], line["stages"]
@@ -447,7 +447,7 @@ def test_kicks(tmp_path: Path) -> None:
 
 @only_all
 def test_two_guests_at_once(tmp_path: Path) -> None:
-    """Each has two disks, and asks the same places of both."""
+    """Each guest has two disks, and both read the same offsets."""
     together = threading.Barrier(2, timeout=inside.LONG_S)
     loads = {"vda": FEW, "vdb": FEW}
 
@@ -469,7 +469,7 @@ def test_two_guests_at_once(tmp_path: Path) -> None:
 @only_all
 @pytest.mark.parametrize("kernel", ["5.10", "6.12"])
 def test_live_through_a_port(kernel: str, tmp_path: Path) -> None:
-    """Nothing but a port of virtio-serial leads out of the guest; each request comes, and the trace ends with it."""
+    """A virtio-serial port is the only way out of the guest. All requests arrive, and both traces end together."""
     loads = {"vda": COUNT, "vdb": FEW}
     socket = Path(os.path.relpath(tmp_path / "port.sock"))
     both = tmp_path / "both.wpt"
@@ -506,8 +506,8 @@ def live_as_it_was(reported: Sequence[Line], loads: Mapping[str, int], paths: Ma
 
 @contextmanager
 def vsock_device(folder: Path) -> Iterator[tuple[Path, Path]]:
-    """Where it talks to QEMU, and what the names of sockets begin with that a guest connects to."""
-    # Names of sockets are short.
+    """The socket by which the device talks to QEMU, and the prefix of the sockets that the guest connects to."""
+    # Socket paths have to be short.
     socket, guests_own = (Path(os.path.relpath(folder / name)) for name in ("vhost", "vsock"))
     words = ["--guest-cid", "4", "--socket", str(socket), "--uds-path", str(guests_own)]
     device = subprocess.Popen(peers.command("vhost-device-vsock", *words, recipe=peers.VSOCK))
@@ -538,7 +538,7 @@ def test_live_through_vsock(tmp_path: Path) -> None:
 
 @only_all
 def test_live_with_another_guest_beside(tmp_path: Path) -> None:
-    """Both have a file of one file system of the host; only the first one's requests are joined."""
+    """Both guests have images on one file system of the host; only requests of the first one are joined."""
     loads = {"vda": COUNT}
     socket = Path(os.path.relpath(tmp_path / "port.sock"))
     with ExitStack() as stack:
@@ -546,14 +546,14 @@ def test_live_with_another_guest_beside(tmp_path: Path) -> None:
         top = stack.enter_context(mounted(disk, "ext4", tmp_path / "top"))
         images = [top / name for name in ("second", "first")]
         for image in images:
-            # Blocks that were never written need no request.
+            # A block that was never written needs no request.
             image.write_bytes(b"x" * (64 << 20))
         os.sync()
         running = []
-        # There may be no room for the second one before others have ended, and what has a port does not wait for it.
+        # The second one may have to wait for other guests, but a guest with a port does not wait for it.
         for image, ports in zip(images, ((), (qemu.Port(inside.PORT, socket.absolute(), serves=True),))):
             one = Running(tmp_path / image.name, "6.12", {"vda": qemu.Image(image, "cache=none")}, loads, ports)
-            # Or the file system below is in use.
+            # A running guest would keep the file system below in use.
             stack.callback(one.end)
             one.until(partial(qemu_of, image))
             running.append(one)
@@ -573,7 +573,7 @@ def test_live_with_another_guest_beside(tmp_path: Path) -> None:
 
 
 class Hogged:
-    """Somebody wants the CPU of the guest's CPU now and then, and this kernel shows who."""
+    """A hog that competes for the CPU of a vCPU, and a trace that shows who ran instead."""
 
     def __init__(self) -> None:
         self.vcpu = 0
@@ -582,7 +582,7 @@ class Hogged:
 
     @contextmanager
     def __call__(self, pid: int) -> Iterator[None]:
-        # The one that has been busy: others of QEMU have had little to do until now.
+        # The vCPU has used the most CPU time: QEMU's other threads have had little to do so far.
         tasks = {int(task.name): task for task in Path(f"/proc/{pid}/task").iterdir()}
         self.vcpu = max(tasks, key=lambda tid: sum(map(int, (tasks[tid] / "stat").read_text().split()[13:15])))
         mine, others = sorted(os.sched_getaffinity(0))[:2]
@@ -603,7 +603,7 @@ def overlap(one: tuple[int, int], other: tuple[int, int]) -> int:
 
 @only_all
 def test_who_has_the_cpu_of_the_guest_is_in_back(tmp_path: Path) -> None:
-    """The kernel's own account of who ran instead is the witness of a wait, and the hog's own clock of when it ran."""
+    """The cpu flow says who ran instead, and the hog's own clock says when it ran."""
     hogged = Hogged()
     with loop_device(tmp_path / "disk", "128M") as disk:
         images = {"vda": qemu.Image(Path("/dev", disk.name), "cache=none")}
@@ -616,7 +616,7 @@ def test_who_has_the_cpu_of_the_guest_is_in_back(tmp_path: Path) -> None:
         found = [burst for burst in hogged.bursts if overlap((done, done + back), burst) > BURST_NS // 2]
         matched += [(burst, line) for burst in found]
     assert matched
-    # Wall times of waits by what the host's lines say of both clocks.
+    # Convert the times of waits with the clocks that the host's lines have.
     host = next(line for line in seen.host if "clock" in line)
     offset = host["ts_ns"] - host["clock"]["end_ns"]
     waits = [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times, in guests whose clock counts instructions, where they mean something: against a device of a set latency."""
+"""Times in guests whose clock counts instructions, against devices with a set latency."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _needs_guest() -> None:
         pytest.fail("these tests need a guest with --icount, as tests/run.py starts")
 
 
-# All of them on one kernel: each way to take times, and each engine, is on every one.
+# On one kernel, each way to take times and each engine is tested on all of them.
 ONE_KERNEL = (pytest.mark.guest, pytest.mark.one_kernel)
 
 
@@ -59,7 +59,7 @@ def test_a_device_of_5_ms(engine: str, times: str) -> None:
 
 
 def test_stuck_requests_are_listed() -> None:
-    """A device that takes seconds: what waits for it is in flight, with its age and where it is."""
+    """On a device that takes seconds, requests in flight are listed with their age and stage."""
     with (
         null_device(irqmode=2, completion_nsec=8_000_000_000) as disk,
         Trace(f"--dev={disk.name}", "--stuck=1s") as trace,

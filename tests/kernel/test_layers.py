@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stacked devices, against the counters of each of them: rows of layers, owners from the top, nothing lost."""
+"""Stacked devices, against the counters of each: rows of layers, owners from the top, no losses."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def disks_in_memory(name: str, number: int) -> Iterator[list[Disk]]:
 
 @pytest.fixture
 def nulls() -> Iterator[list[Disk]]:
-    """Three disks for a stack with a trace of its own."""
+    """Three disks for a stack of the test's own."""
     with disks_in_memory("", 3) as made:
         yield made
 
@@ -51,7 +51,7 @@ Stacks = dict[str, Stack]
 
 @pytest.fixture(scope="module")
 def stacks() -> Iterator[Stacks]:
-    """One of each kind, on disks of its own."""
+    """Stacked devices of each kind, each on disks of its own."""
     with ExitStack() as stack:
 
         def disks(name: str, number: int) -> list[Disk]:
@@ -75,7 +75,7 @@ def stacks() -> Iterator[Stacks]:
 
 
 class Watched:
-    """A trace of the top one, and what each device counted meanwhile."""
+    """A trace of the top device, and what each device counted meanwhile."""
 
     trace: Lines
 
@@ -108,7 +108,7 @@ def watched(top: Disk, every: Sequence[Disk], flow: Running | None = None) -> It
         nonlocal before, stack
         before = completed(every)
         stack = ExitStack()
-        # The command ends where the block does, as a window does.
+        # The command ends with the block, as a window does.
         found.trace = stack.enter_context(
             flow.aim(top).window() if flow else Trace("--each", "--ring-size=8M", f"--dev={top.name}")
         )
@@ -117,7 +117,7 @@ def watched(top: Disk, every: Sequence[Disk], flow: Running | None = None) -> It
         stack.close()
         return False
 
-    # What writes by itself, as a pool of thin volumes, may do so while the trace begins: who saw that is not known.
+    # A pool of thin volumes writes by itself. If it does so while the trace begins, it is unknown who saw that.
     wait_until(nobody_wrote, "a trace to begin while nothing was written")
     assert stack is not None
     with stack:
@@ -133,7 +133,7 @@ def watched(top: Disk, every: Sequence[Disk], flow: Running | None = None) -> It
 
 
 def same_as_counted(found: Watched, layers: Sequence[Disk], disks: Sequence[Disk]) -> None:
-    """Each device's own counters."""
+    """Rows equal the counters of each device."""
     for disk in layers:
         assert found.reads(disk) in found.grown[disk.name]["read"], disk
         assert found.writes(disk) in found.grown[disk.name]["write"], disk
@@ -143,7 +143,7 @@ def same_as_counted(found: Watched, layers: Sequence[Disk], disks: Sequence[Disk
 
 
 def owned(found: Watched, number: int, requests: int = 1) -> None:
-    """Operations at the top have the requests below, whichever task sent them."""
+    """Operations at the top own the requests below, whichever task sent them."""
     mine = found.mine()
     assert len(mine) == number
     assert {one["requests"] for one in mine} == {requests}, [one["requests"] for one in mine][:10]
@@ -151,12 +151,12 @@ def owned(found: Watched, number: int, requests: int = 1) -> None:
 
 
 def sends_by_name() -> bool:
-    """Whether a device of dm that sends a bio later says which one it is (dm_submit_bio_remap, 5.18, 0fbb4d93b38b)."""
+    """Tell whether dm announces a bio that it sends later (dm_submit_bio_remap, 5.18, 0fbb4d93b38b)."""
     return re.search(r" dm_submit_bio_remap\b", Path("/proc/kallsyms").read_text()) is not None
 
 
 def test_a_read_that_hangs_in_a_suspended_device(nulls: list[Disk], path_flow: Running) -> None:
-    """It is shown for the device that keeps it, and for no file system."""
+    """The read is listed for the device that holds it, and for no file system."""
     with ExitStack() as stack:
         below = stack.enter_context(linear(nulls[0]))
         top = stack.enter_context(linear(below))
@@ -176,7 +176,7 @@ def test_a_read_that_hangs_in_a_suspended_device(nulls: list[Disk], path_flow: R
 
 
 def hanging(flow: Running, pid: int, number: int) -> list[Line]:
-    """All that a process waits for, once there are so many. An operation begins before what it waits for."""
+    """Return what a process waits for, once there is this much. An operation begins before its bio is held."""
     found: list[Line] = []
 
     def reported() -> bool:
@@ -188,7 +188,7 @@ def hanging(flow: Running, pid: int, number: int) -> list[Line]:
 
 
 def test_a_stranger_s_bio_that_dm_cuts(nulls: list[Disk], path_flow: Running) -> None:
-    """The page cache's bios have no bi_private, where a front says what it was cut from."""
+    """Bios of the page cache have no bi_private, by which the front of a split would name its bio."""
     border, size = 48 << 20, 64 << 10
     with linear(*nulls[:2]) as top:
         before = completed(nulls[:2])
@@ -199,11 +199,11 @@ def test_a_stranger_s_bio_that_dm_cuts(nulls: list[Disk], path_flow: Running) ->
 
 
 def test_a_multipath_of_nvme(nulls: list[Disk], path_flow: Running) -> None:
-    """Its head sends each bio on by one of its paths in turn, which are hidden."""
+    """The head sends bios by each of its hidden paths in turn."""
     with multipath(nulls[0]) as (head, paths), watched(head, [head, *paths], path_flow) as found:
         fio(head.path, rw="randrw", number_ios=60)
     same_as_counted(found, [], paths)
-    # Older kernels do not count what goes to the head.
+    # Older kernels do not count bios of the head.
     assert found.reads(head) + found.writes(head) == 60
     owned(found, 60)
     assert {one["dev"] for one in found.mine()} == {path.name for path in paths}
@@ -211,7 +211,7 @@ def test_a_multipath_of_nvme(nulls: list[Disk], path_flow: Running) -> None:
 
 @contextmanager
 def mirror(prompt: Disk, slow: Disk, folder: Path) -> Iterator[tuple[Disk, Disk, Path]]:
-    """ext4 with a file on a mirror, one leg of which is late with what is written: the mirror, that leg, the file."""
+    """A file of ext4 on a mirror with one slow leg: yields the mirror, that leg and the file."""
     with delayed(slow, 0, 20) as late, array("raid1", prompt, late) as top, mounted(top, "ext4", folder):
         file = folder / "file"
         file.write_bytes(bytes(4 << 20))
@@ -219,11 +219,11 @@ def mirror(prompt: Disk, slow: Disk, folder: Path) -> Iterator[tuple[Disk, Disk,
 
 
 def waited_for_mirror(found: Watched, late: Disk, prompt: Disk, slow: Disk, number: int) -> list[Line]:
-    """Each device has its rows, and the requests below are those of who waits. The operations."""
+    """Check that each device has rows and that operations own the requests below; return the operations."""
     same_as_counted(found, [late], [prompt, slow])
     mine = found.mine()
     assert len(mine) == number
-    # Else the late one is a worker's.
+    # Otherwise requests of the slow leg belong to a worker.
     requests, slower = (2, slow) if sends_by_name() else (1, prompt)
     assert {one["requests"] for one in mine} == {requests}
     assert {one["dev"] for one in mine} <= {prompt.name, slower.name}
@@ -232,7 +232,7 @@ def waited_for_mirror(found: Watched, late: Disk, prompt: Disk, slow: Disk, numb
 
 @pytest.mark.one_kernel
 def test_the_slower_leg_of_a_mirror(nulls: list[Disk], tmp_path: Path) -> None:
-    """On a real clock either leg may be the later one."""
+    """On a real clock, either leg may be the later one."""
     prompt, slow, _ = nulls
     with mirror(prompt, slow, tmp_path / "fs") as (top, late, file), watched(top, [top, late, *nulls]) as found:
         fio(str(file), rw="randwrite", number_ios=30, size="4M", overwrite=1)
@@ -251,7 +251,7 @@ def test_linear(stacks: Stacks, path_flow: Running) -> None:
 
 
 def test_stripes(stacks: Stacks, path_flow: Running) -> None:
-    """Four stripes of 64 KiB a read."""
+    """Reads of four stripes of 64 KiB each."""
     top, below = stacks["striped"]
     with watched(top, [top, *below], path_flow) as found:
         fio(top.path, rw="read", bs="256k", number_ios=20)
@@ -261,7 +261,7 @@ def test_stripes(stacks: Stacks, path_flow: Running) -> None:
 
 
 def test_a_delay_is_the_layer_s(stacks: Stacks, path_flow: Running) -> None:
-    """A worker of the device sends the requests; they and their time are those of who waits."""
+    """A worker sends the requests; they and their time belong to the operation that waits."""
     top, below = stacks["delayed"]
     with watched(top, [top, *below], path_flow) as found:
         fio(top.path, rw="randrw", number_ios=40)
@@ -285,7 +285,7 @@ def test_encryption(stacks: Stacks, path_flow: Running) -> None:
 
 
 def test_a_thin_volume(stacks: Stacks, path_flow: Running) -> None:
-    """Its requests go down two layers; those that want a new block are sent on by a worker."""
+    """Requests pass two layers; a worker sends those that need a new block."""
     volume, (pool, metadata, data) = stacks["thin"]
     with watched(volume, [volume, pool, metadata, data], path_flow) as found:
         fio(volume.path, rw="write", number_ios=40, size="2M")
@@ -307,14 +307,14 @@ def test_arrays(stacks: Stacks, path_flow: Running, level: str) -> None:
     if level == "raid0":
         owned(found, 40)
     else:
-        # Parity is read and written by a worker.
+        # A worker reads and writes parity.
         assert found.summary["requests"]["finished"] > 40
 
 
 @pytest.mark.smp
 @pytest.mark.one_kernel
 def test_two_that_read_one_place_at_a_time_have_their_own_requests(nulls: list[Disk]) -> None:
-    """Each CPU makes a bio of another one of the same sector, and the tracepoint names no more than that."""
+    """Both CPUs make bios for the same sector at once, and the tracepoint has nothing but the sector."""
     reads = 1000
     with linear(nulls[0]) as top:
         with Trace("--each", "--ring-size=8M", f"--dev={top.name}") as trace:
@@ -325,13 +325,13 @@ def test_two_that_read_one_place_at_a_time_have_their_own_requests(nulls: list[D
     assert Counter(line["requests"] for line in ours) == {1: 2 * reads}
 
 
-# So short that some end before their task sleeps, and longer than a page cache takes.
+# So short that some requests end before their task sleeps, and longer than a page-cache hit.
 LATE_NS = 50_000
 
 
 @pytest.fixture(scope="module")
 def slow_stacks() -> Iterator[dict[str, Disk]]:
-    """Each on disks that take so long for each request."""
+    """Stacked devices whose disks take this long for each request."""
     with ExitStack() as stack:
 
         def late(name: str, number: int) -> list[Disk]:
@@ -341,7 +341,7 @@ def slow_stacks() -> Iterator[dict[str, Disk]]:
 
         metadata, data = late("t", 2)
         volume, _ = stack.enter_context(thin(metadata, data, 8 << 20 >> 9))
-        # What it has no block for, no disk is asked for.
+        # Reads of blocks that were never allocated would need no disk.
         Path(volume.path).write_bytes(bytes(8 << 20))
         yield {
             "thin": volume,
@@ -359,7 +359,7 @@ def slow_stacks() -> Iterator[dict[str, Disk]]:
 )
 @pytest.mark.parametrize("rw", ["randread", "randwrite"])
 def test_what_waits_for_a_stacked_device_is_no_hit(slow_stacks: dict[str, Disk], engine: str, rw: str) -> None:
-    """Whoever sends on its bios: the task, a worker, or one that nothing says of whom it has them."""
+    """Whichever task sends the bios on, and whether or not the kernel says whose they are."""
     options = {"rw": rw, "ioengine": engine, "number_ios": 16, "iodepth": 4, "size": "8M", "stonewall": 1}
     devices = [f"--dev={disk.name}" for disk in slow_stacks.values()]
     with Trace("--each", *devices) as trace:

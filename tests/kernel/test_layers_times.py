@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stacked devices, one of which is slow: whose time that is, in guests whose clock counts instructions."""
+"""Stacked devices, one of them slow, in guests whose clock counts instructions: which one gets the time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.kernel.window import Running, path_of
 
 pytestmark = [pytest.mark.guest, pytest.mark.icount]
 
-# The timer of a delay counts them, and the first of them may be almost over.
+# The timer of dm-delay counts ticks, and the first one may be almost over.
 TICK_NS = 4_000_000
 LEVELS = 3
 
@@ -87,15 +87,15 @@ def test_a_delay_takes_as_long_as_set(stacks: Stacks, flow: Running) -> None:
         delay = {"read": 20_000_000, "write": 40_000_000}[one["op"]]
         assert delay - TICK_NS <= one["stages"]["layers_ns"] <= delay + 2 * TICK_NS, one
         assert one["stages"]["layers_ns"] > 0.9 * one["total_ns"], one
-    # Not the disk below, which is as quick as ever.
+    # Not the disk below, which is as fast as before.
     largest = findings(found.summary)["largest"]
     assert (largest["stage"], largest["who"]) == ("layers", top.name)
 
 
 @pytest.mark.parametrize("levels", [*(pytest.param(few, marks=pytest.mark.one_kernel) for few in (1, 2)), LEVELS])
 def test_a_delay_at_any_level_is_the_layers(stacks: Stacks, flow: Running, levels: int) -> None:
-    """Whichever of the devices holds a bio back, the file system does not: from the first of them on it is `layers`."""
-    # With fewer levels, those above are not asked.
+    """Whichever device holds a bio back, the time is in `layers` and not in `fs`."""
+    # With fewer levels, the chains that are slow higher up are left out.
     chains = [chain[: levels + 1] for chain in stacks.chains[:levels]]
     with watched(chains[0][-1], [disk for chain in chains for disk in chain], flow) as found:
         fio_jobs(*({"filename": chain[-1].path, "rw": "randrw", "number_ios": 10, "stonewall": 1} for chain in chains))
@@ -111,13 +111,13 @@ def test_a_delay_at_any_level_is_the_layers(stacks: Stacks, flow: Running, level
 
 
 def test_an_array_below_a_delay(stacks: Stacks, flow: Running) -> None:
-    """Asynchronous writes: one that sends on the very bio that it got, and one with several of each."""
+    """Asynchronous writes. raid0 remaps the bio that it got, raid1 makes several."""
     tops = {level: every[-1] for level, every in stacks.arrays.items()}
     options = {"rw": "randwrite", "number_ios": 10, "ioengine": "io_uring", "iodepth": 2, "stonewall": 1}
     every = [disk for disks in stacks.arrays.values() for disk in (*disks[:2], disks[-1])]
     with watched(every[-1], every, flow) as found:
         fio_jobs(*({"filename": top.path, **options} for top in tops.values()))
-    # Where asynchronous operations are not seen there are none.
+    # There are none if asynchronous operations are not seen.
     assert len(found.mine()) in (0, 20)
     for level, top in tops.items():
         assert len(of(top, found.mine())) == len(found.mine()) / 2
@@ -127,7 +127,7 @@ def test_an_array_below_a_delay(stacks: Stacks, flow: Running) -> None:
 
 
 def test_the_slower_leg_of_a_mirror(stacks: Stacks, flow: Running) -> None:
-    """The wait is for that leg."""
+    """The operation waits for that leg."""
     (top, late, file), (prompt, slow) = stacks.mirror, stacks.legs
     with watched(top, [top, late, prompt, slow], flow) as found:
         fio(str(file), rw="randwrite", number_ios=30, size="4M", overwrite=1)

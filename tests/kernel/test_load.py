@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every object loads here, by every way that it offers; what the verifier went through is listed at the end."""
+"""Every object loads in every way; the end of the run lists what the verifier processed."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ pytestmark = pytest.mark.each_kernel
 
 @pytest.fixture(scope="session", autouse=True)
 def _file_systems() -> None:
-    """Functions of those that are modules are there whatever was mounted before."""
+    """Load modules of file systems, so that their functions are there no matter what was mounted before."""
     for module in MODULES if GUEST else ():
         subprocess.run(["modprobe", "--quiet", module], check=False)
 
 
 def test_tables_of_zeros_take_no_memory_of_this_process() -> None:
-    """libbpf alone writes them into their maps, and has all of their pages then."""
+    """libbpf alone would copy the zeros into the maps, which then have all their pages."""
     with trial.open_here("io_path") as obj:
         for one in obj.progs.values():
             one.autoload = False
@@ -69,18 +69,18 @@ def _shared_kib() -> int:
 
 
 def _name(flow: type[Flow]) -> str:
-    """That of the object, which levels may share."""
+    """Return the name of the object; levels may share one, and add theirs."""
     return f"{flow.name}_{flow.level}" if flow.level else flow.object
 
 
-# The same programs with less in them: each kernel loads those that it has by its best ways in other tests.
+# Subsets of the same programs: other tests load on each kernel those that are chosen there.
 @pytest.mark.one_kernel
 @pytest.mark.parametrize("name", [PathFlow.without_options, PathFlow.with_recorder])
 def test_every_program_loads_without_options(name: str, pytestconfig: pytest.Config) -> None:
     _loads(PathFlow, name, name, pytestconfig)
 
 
-# Its programs are those of the path with less in them, so one kernel is enough for the time that they take.
+# Its programs are subsets of those of the path, so one kernel is enough for the time that they take.
 FLOWS = [pytest.param(one, marks=pytest.mark.one_kernel) if one.level == "request" else one for one in discover()]
 
 
@@ -90,7 +90,7 @@ def test_every_program_loads(flow: type[Flow], pytestconfig: pytest.Config) -> N
 
 
 def _loads(flow: type[Flow], name: str, written: str, pytestconfig: pytest.Config) -> None:
-    """All that this kernel can have: each is loaded and attached, and none is more than the verifier likes."""
+    """Load and attach every program that this kernel can have, within the verifier's limits."""
     with trial.open_here(name) as obj:
         here = set()
         for hook in (hook for hook in flow.hooks if hook.applies):
@@ -104,11 +104,11 @@ def _loads(flow: type[Flow], name: str, written: str, pytestconfig: pytest.Confi
         for one in obj.progs.values():
             one.autoload = one.name in here
         flow.configure(obj)
-        # What is refused fails it.
+        # Fail if the kernel refuses one.
         obj.load()
         sizes = _sizes(obj, written)
         for program in here:
-            # A tracepoint of a module that is not there, or a counter that this machine lacks, shows now.
+            # Only now it shows whether the module of a tracepoint, or a counter, is missing.
             with suppress(WptraceError):
                 obj.progs[program].attach()
     pytestconfig.stash.setdefault(_SIZES, {}).update(sizes)
@@ -122,7 +122,7 @@ def _functions() -> set[str]:
 
 
 def test_every_program_loads_of_definitions(pytestconfig: pytest.Config) -> None:
-    """The bodies, each as it is verified by itself, without the stages that a program of them has."""
+    """Verify the bodies, each by itself and without stages."""
     with trial.open_here("generic") as obj:
         obj.rodata.without_exchange = not trial.exchanges()
         obj.load()
@@ -143,7 +143,7 @@ def _sizes(obj: BpfObject, name: str) -> verified.Sizes:
     }
 
 
-# The running kernel refuses them, as hardened production hosts do.
+# The running kernel refuses these, as hardened production kernels do.
 REFUSED = () if GUEST else ("fentry", "fexit", "kprobe", "kretprobe")
 _SIZES = pytest.StashKey[verified.Sizes]()
 
@@ -160,7 +160,7 @@ def _list_sizes(pytestconfig: pytest.Config) -> object:
 @pytest.mark.one_kernel
 @pytest.mark.parametrize("times", ["kernel", "own"])
 def test_the_fallback_counts_the_same(disk: Disk, times: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where tp_btf is refused raw_tp does the same, which no kernel of the matrix needs: so it is forced here."""
+    """Force raw_tp, which replaces tp_btf where that is refused; no kernel of the matrix needs that."""
     hooks = tuple(hook._replace(programs=hook.programs[1:]) for hook in BlockFlow.hooks)
     monkeypatch.setattr(BlockFlow, "hooks", hooks)
     flow = BlockFlow(Options((disk.path,), slow_ns=0, times=times))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The test modules do what they say, by what the kernel's own tracing saw."""
+"""The test modules do what they say, by the kernel's own tracing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.kernel.tracefs import probes, traced
 
 pytestmark = pytest.mark.guest
 NEVER = -1
-# On the instruction clock, what a thread waits for the only CPU.
+# How long a thread may wait for the only CPU, on the instruction clock.
 SCHEDULER_NS = 1_000_000
 DELAYS_US = (100, 1000, 10_000)
 
@@ -37,7 +37,7 @@ def lasted(event: Event) -> int:
 
 @pytest.mark.parametrize("cpu", [0, pytest.param(1, marks=pytest.mark.smp)])
 def test_interrupts_are_off(irqoff: Module, cpu: int) -> None:
-    """No tick of the clock is seen on that CPU meanwhile, of which there are 250 a second."""
+    """Of 250 ticks a second, that CPU has none meanwhile."""
     wanted_ns = 200_000_000
     with traced("irq_vectors/local_timer_entry") as trace:
         irqoff.run(cpu, wanted_ns // 1000)
@@ -63,7 +63,7 @@ def test_interrupts_are_off_until_they_are_released(irqoff: Module) -> None:
         ticks = trace.records()
     (period,) = irqoff.log()
     assert period["cpu"] == "1"
-    # Clocks of two emulated CPUs were seen 0.2 ms apart: only what one of them says is put in order.
+    # Clocks of two emulated CPUs were seen 0.2 ms apart, so only readings of the same CPU are compared.
     assert wanted_ns / 2 <= int(period["length_ns"])
     start = int(period["start_ns"])
     end = start + int(period["length_ns"])
@@ -75,7 +75,7 @@ def test_the_function_is_on_the_list_of_the_kernel(irqoff: Module) -> None:
 
 
 def test_irqoff_refuses_nonsense(irqoff: Module) -> None:
-    # Nobody can hold the CPU on which he may be himself.
+    # A task cannot hold a CPU on which it may run itself.
     for command in ("0", "0 5000001", "4096 10", "x 10", "0 10" + 64 * " ", "0 -2", "0 -1", "release"):
         with pytest.raises(OSError, match=os.strerror(errno.EINVAL)):
             irqoff.run(command)
@@ -94,14 +94,14 @@ def test_interrupts_are_off_as_long_as_asked(irqoff: Module) -> None:
 
 
 def test_smmu_faults_of_several_pasids(smmu: Module) -> None:
-    """Each is seen twice by tracefs; they overlap, across PASIDs and devices."""
+    """tracefs shows each fault twice; they overlap across PASIDs and devices."""
     names = ("0000:75:00.0", "0000:76:00.0")
     delays = {(0, 1): 100, (0, 2): 1000, (0, 7): 10_000, (1, 1): 5000}
     faults = 20
     rounds = 0
 
     def overlap() -> bool:
-        """At once, which a busy machine may not see to at once."""
+        """Tell whether faults overlap; a busy machine may need several attempts."""
         nonlocal rounds
         list(pool.map(lambda item: smmu.run(*item[0], faults, item[1]), delays.items()))
         rounds += 1
@@ -142,13 +142,13 @@ def test_smmu_faults_last_as_long_as_asked(smmu: Module) -> None:
 
 
 def test_types_of_modules(smmu: Module) -> None:
-    """Programs can use the types of a module where the kernel keeps any."""
+    """Programs can use a module's types if the kernel keeps them."""
     kept = Path("/sys/kernel/btf")
     if any(path.name != "vmlinux" for path in kept.iterdir()):
         assert (kept / smmu.name).stat().st_size > 0
 
 
-# Before 6.9 another function answers, and the kernel decides on the code.
+# Before 6.9 another function answers, and the kernel chooses the code.
 OLD = GUEST == "6.1"
 ANSWER = "iommu_page_response" if OLD else "iopf_group_response"
 INVALID = 1
@@ -160,7 +160,7 @@ def answers(module: Module) -> list[Event]:
 
 @pytest.mark.realclock
 def test_io_page_faults_are_answered(iopf: Module) -> None:
-    """Each page of a group is reported, and each group answered once, by two functions of the kernel."""
+    """Each page of a group is reported, and each group is answered once, by two functions of the kernel."""
     groups = [(device, pasid, group) for device in (0, 1) for pasid in (1, 8) for group in (1, 2, 3)]
     pages = 4
     with (
@@ -189,7 +189,7 @@ def test_io_page_faults_without_an_answer(iopf: Module) -> None:
     iopf.run(0, 3, 10, 1, 0, 0)
     wait_until(lambda: answers(iopf), "the answer to the second")
     assert [event["group"] for event in answers(iopf)] == ["10"]
-    # The module can be removed all the same, which the fixture does.
+    # The fixture then removes the module, which has to work as well.
 
 
 HANDLER = "iopf_handle_group" if OLD else "iommu_sva_handle_iopf"
@@ -197,7 +197,7 @@ HANDLER = "iopf_handle_group" if OLD else "iommu_sva_handle_iopf"
 
 @pytest.mark.parametrize("code", [0, INVALID])
 def test_io_page_faults_in_our_own_memory(iopf: Module, code: int) -> None:
-    """The kernel's own handler answers, when it gets at the memory."""
+    """The kernel's own handler answers if it can access the memory."""
     hold_us = 20_000
     if GUEST == "6.12":
         with pytest.raises(OSError, match=os.strerror(errno.EOPNOTSUPP)):

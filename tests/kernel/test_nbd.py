@@ -16,7 +16,7 @@ from tests.thorough import only_all
 
 pytestmark = [
     pytest.mark.guest,
-    # A server and two traces take an emulated CPU their time.
+    # A server and two traces are slow on an emulated CPU.
     only_all,
 ]
 
@@ -55,7 +55,7 @@ def test_requests_of_a_network_block_device(tmp_path: Path) -> None:
         rows = [row for row in summary["rows"] if row["stage"] == stage]
         counts = {(row["labels"]["device"], row["labels"]["op"]): row["count"] for row in rows}
         assert counts == {("nbd0", op): served[op] for op in ("read", "write", "flush") if op in served}
-    # A flush has none.
+    # A flush has no bytes.
     assert summary["bytes"] >= 200 * 4096
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`wptrace io --neighbours`: who had the device while others waited for it.
+"""`wptrace io --neighbours`: which owners had the device while others waited for it.
 
-The device has four tags and takes 2 ms for each request. A backup keeps all of them, and four more requests waiting,
-in the cgroup /batch; the victim in /app reads once and thinks, and so does a third one now and then.
+The device has four tags and takes 2 ms for each request. A backup in the cgroup /batch keeps all of them busy and four
+more requests waiting. The victim in /app reads once and then sleeps, and so does a third cgroup now and then.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ READERS, READS = 8, 40
 VICTIM_READS, THINK_NS = 10, 5 * MS
 BATCH, APP, CRON = "/batch", "/app", "/cron"
 CRON_READERS, CRON_READS, CRON_BYTES = 2, 10, 16384
-# Pages that do not lie side by side, so that each is a request.
+# Every second page, so that each is a request of its own.
 WRITES = 400
 
 pytestmark = [pytest.mark.icount, pytest.mark.guest]
@@ -101,7 +101,7 @@ Jobs = Mapping[str, tuple[object, ...]]
 
 @contextmanager
 def reader(disk: Disk, group: Path, words: tuple[object, ...]) -> Iterator[subprocess.Popen[str]]:
-    """It waits for a word."""
+    """Start a reader in a cgroup; it waits for a line."""
     command = [sys.executable, "-I", "-S", "-c", READER, disk.path, *map(str, words)]
     with joined(group):
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -117,7 +117,7 @@ def go(process: subprocess.Popen[str]) -> None:
 
 
 def load(disk: Disk, groups: dict[str, Path], jobs: Jobs = JOBS, begin: Callable[[], object] = lambda: None) -> None:
-    """All wait for a word, so that they read at the same time, and with whatever begins then."""
+    """Let all readers begin at the same time, and together with `begin`."""
     with ExitStack() as stack:
         started = []
         for name, words in jobs.items():
@@ -136,13 +136,13 @@ class Span(NamedTuple):
 
 
 def span_of_request(line: Line) -> Span:
-    """Of one that nobody waits for."""
+    """Return the times of a request that has no operation."""
     stages, queued = line["stages"], line["ts_ns"] - line["total_ns"]
     return Span(line["cgroup"], queued, queued + stages["throttle_ns"] + stages["queue_ns"], line["ts_ns"])
 
 
 def span(line: Line) -> Span:
-    """By Q, D and C. Each read made one request."""
+    """Return Q, D and C of an operation with one request."""
     stages = line["stages"]
     assert line["requests"] == 1
     queued = line["ts_ns"] - line["total_ns"] + stages["fs_ns"]
@@ -152,7 +152,7 @@ def span(line: Line) -> Span:
 
 
 def had_meanwhile(one: Span, every: list[Span]) -> Counter[str]:
-    """Sum up the device time of each while this one waited."""
+    """Sum up the device time of each owner while this request waited."""
     found: Counter[str] = Counter()
     for other in every:
         found[other.owner] += max(min(one.issued, other.completed) - max(one.queued, other.issued), 0)
@@ -163,14 +163,14 @@ def by_owner(report: Line) -> dict[str, Line]:
     return {one["owner"]: one for one in report["neighbours"]}
 
 
-# A tick of a kernel with HZ=100, the coarsest.
+# A tick with HZ=100, the coarsest.
 TICK_NS = 10 * MS
-# Shares have four digits, which are milliseconds where the kernel was idle for minutes.
+# Shares have four decimals, which are milliseconds if the kernel was idle for minutes.
 ROUNDED = 0.00005
 
 
 def how_busy(disk: Disk, report: Line, every: list[Span], grown: dict[str, int]) -> None:
-    """By its records, and by the kernel's own figures."""
+    """Compare utilisation and queue depth with the records and with the kernel's own counters."""
     (found,) = [one for one in report["devices"] if one["dev"] == disk.name]
     covered = reached = 0
     for one in sorted(every, key=lambda one: one.issued):
@@ -180,10 +180,10 @@ def how_busy(disk: Disk, report: Line, every: list[Span], grown: dict[str, int])
     busy = found["utilisation"] * whole
     near = TICK_NS + ROUNDED * whole
     assert busy == pytest.approx(grown["io_ms"] * MS, rel=0.05, abs=near)
-    # Before commit 99dc422335d8 ("block: support to account io_ticks precisely", v6.10) a begin counted one tick.
+    # Before 99dc422335d8 ("block: support to account io_ticks precisely", 6.10) the start of a request counted a tick.
     if tuple(map(int, os.uname().release.split(".")[:2])) >= (6, 10):
         assert busy == pytest.approx(covered, rel=0.05, abs=near)
-    # From G on, which is D here: there is no scheduler.
+    # From G on, which is D here, because there is no scheduler.
     had = sum(one.completed - one.issued for one in every)
     assert found["queue_depth"] * whole == pytest.approx(had, rel=0.05, abs=near)
     assert found["queue_depth"] * whole == pytest.approx(grown["queue_ms"] * MS, rel=0.05, abs=near)
@@ -198,7 +198,7 @@ def test_three_cgroups_on_few_tags(disk: Disk, groups: dict[str, Path], flow: Ru
     every = [span(line) for line in trace.operations]
     found = by_owner(trace.summary)
     assert {*found} == {BATCH, APP, CRON} == {one.owner for one in every}
-    # By what was set: eight readers for four tags, so that each waits as long as it is served.
+    # Eight readers share four tags, so each waits as long as it is served.
     assert found[BATCH]["requests"] == READERS * READS
     assert found[APP]["requests"] == VICTIM_READS
     assert found[CRON]["requests"] == CRON_READERS * CRON_READS
@@ -216,7 +216,7 @@ def test_three_cgroups_on_few_tags(disk: Disk, groups: dict[str, Path], flow: Ru
         # A free tag has no owner until the next request.
         assert 0.9 * TAGS < sum(meanwhile.values()) / one["waited_ns"] < 1.01 * TAGS
         exact = sum((had_meanwhile(other, every) for other in every if other.owner == owner), Counter())
-        # Also those whose first request came to the device during such a wait.
+        # Including owners whose first request began during such a wait.
         for holder in (BATCH, APP, CRON):
             assert meanwhile.get(holder, 0) == pytest.approx(exact[holder], rel=0.05, abs=MS)
         assert not meanwhile.get(OTHERS)
@@ -232,7 +232,7 @@ def test_three_cgroups_on_few_tags(disk: Disk, groups: dict[str, Path], flow: Ru
         assert {*sums} == {*+exact}
         for holder in sums:
             assert sums[holder] == pytest.approx(exact[holder], rel=0.05, abs=MS // 10)
-        # The first one had the device longest, which in a short wait may also be the third cgroup.
+        # The first one had the device longest, which may be the third cgroup if the wait is short.
         assert [holder["ns"] for holder in reported["meanwhile"]] == sorted(sums.values(), reverse=True)
         for holder in reported["meanwhile"]:
             seen, size = {**JOBS, **THIRD}[holder["owner"]][:2]
@@ -252,7 +252,7 @@ def test_three_cgroups_on_few_tags(disk: Disk, groups: dict[str, Path], flow: Ru
 def test_a_replay_makes_the_same_of_single_ones(
     jobs: Jobs, disk: Disk, groups: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The kernel's counts and the overlap of the times in the records, of one and the same load."""
+    """Compare the kernel's counts with the overlap of the records' times, under the same load."""
     file = tmp_path / "trace.wpt"
     with Trace("--each", "--neighbours", "--ring-size=16M", f"--capture={file}", f"--dev={disk.name}") as trace:
         load(disk, groups, jobs)
@@ -283,7 +283,7 @@ def test_a_replay_makes_the_same_of_single_ones(
 
 
 def test_a_device_that_one_has_alone(disk: Disk, groups: dict[str, Path], flow: Running) -> None:
-    """Nothing is wrong: one read at a time, and each takes what the device takes."""
+    """One read at a time, each as fast as the device: there is no finding against a neighbour."""
     with flow.window() as trace:
         load(disk, groups, {APP: ("db", 4096, 1, 30, 0)})
     found = findings(trace.summary)
@@ -295,14 +295,14 @@ def test_a_device_that_one_has_alone(disk: Disk, groups: dict[str, Path], flow: 
 
 
 def test_two_that_had_it_alike_are_both_named(disk: Disk, groups: dict[str, Path], flow: Running) -> None:
-    """Whichever of them had a read more than half; and neither is the victim of the other."""
+    """Whichever of them had a read more than half of the time, and neither is the victim of the other."""
     bully = (65536, READERS, READS // 2, 0)
     with flow.window() as trace:
         load(disk, groups, {BATCH: ("backup", *bully), CRON: ("cron", *bully), APP: JOBS[APP]})
     found = findings(trace.summary)["neighbour"]
     assert found["owner"] == APP
     had = {holder["owner"]: holder["ns"] for holder in by_owner(trace.summary)[APP]["meanwhile"]}
-    # During ten waits one may have had more of it than the other by chance.
+    # In ten waits one may by chance have had more than the other.
     named = {BATCH, CRON}
     if min(had[one] for one in named) < 0.8 * max(had[one] for one in named):
         named = {max(named, key=had.__getitem__)}
@@ -311,7 +311,7 @@ def test_two_that_had_it_alike_are_both_named(disk: Disk, groups: dict[str, Path
 
 
 def test_of_many_nobody_is_accused(disk: Disk, groups: dict[str, Path], v2: Path, flow: Running) -> None:
-    """Eight have an eighth of the device each, and wait for the other seven."""
+    """Eight owners with an eighth of the device each wait for the other seven."""
     many = {f"/one{number}": v2 / f"one{number}" for number in range(8)}
     for path in many.values():
         path.mkdir()
@@ -327,7 +327,7 @@ def test_of_many_nobody_is_accused(disk: Disk, groups: dict[str, Path], v2: Path
 
 
 def test_of_a_partition_nobody_knows_the_others(disk: Disk, groups: dict[str, Path]) -> None:
-    """The neighbour reads another one of the same disk."""
+    """The neighbour reads another partition of the disk."""
     prefix = f"{disk.name}p" if disk.name[-1].isdigit() else disk.name
     parts = [Disk(f"{prefix}{number}") for number in (1, 2)]
     half = 30 << 20 >> 9
@@ -351,7 +351,7 @@ def test_of_a_partition_nobody_knows_the_others(disk: Disk, groups: dict[str, Pa
 
 @contextmanager
 def reading(part: Disk, disk: Disk, group: Path) -> Iterator[None]:
-    """The backup, until the end."""
+    """Run the backup during the block."""
     with reader(part, group, JOBS[BATCH]) as process:
         go(process)
         wait_until(lambda: disk.in_flight()[0] > 0, "the backup")
@@ -360,7 +360,7 @@ def reading(part: Disk, disk: Disk, group: Path) -> Iterator[None]:
 
 
 def test_what_a_filter_leaves_out_is_reported_as_neighbour(disk: Disk, groups: dict[str, Path], flow: Running) -> None:
-    """Only the victim is shown; another one had the device meanwhile."""
+    """Only the victim is shown, but another owner had the device meanwhile."""
     with flow.window(Filter(op="read", size=(None, 4096))) as trace:
         load(disk, groups)
     found = by_owner(trace.summary)
@@ -388,19 +388,19 @@ for number in range(int(sys.argv[2])):
 
 
 def test_what_is_written_back_is_its_writers(disk: Disk, groups: dict[str, Path], flow: Running) -> None:
-    """The writer is long gone, and the flusher writes: who wrote has the device nevertheless.
+    """The flusher writes after the writer has exited, and the writer is the owner.
 
-    Its pages lie where nobody reads: a direct read writes itself what is dirty there.
+    The pages are where nothing reads, because a direct read would write dirty pages itself.
     """
     with flow.window() as trace, ExitStack() as stack:
-        # Whose file it is last has the page cache dropped.
+        # The last close would drop the page cache.
         held = os.open(disk.path, os.O_RDONLY)
         stack.callback(os.close, held)
         with joined(groups[BATCH]):
             subprocess.run([sys.executable, "-I", "-S", "-c", WRITER, disk.path, str(WRITES)], check=True)
 
         def begin() -> None:
-            """Not by a sync, whose own its requests would be."""
+            """Wake the flushers. A sync would make requests of its own."""
             wake_flushers()
             wait_until(lambda: disk.in_flight()[1] > 0, "what is written back")
 
@@ -420,7 +420,7 @@ def test_what_is_written_back_is_its_writers(disk: Disk, groups: dict[str, Path]
 
 
 def test_below_a_stacked_device_each_disk_has_its_neighbours(groups: dict[str, Path]) -> None:
-    """Stripes of 64 KiB: what the backup reads goes to both disks in turn, what the victim reads mostly to one."""
+    """Stripes of 64 KiB: the backup reads both disks in turn, the victim mostly one."""
     with ExitStack() as stack:
         below = [stack.enter_context(busy_device(f"wptest_leg{number}")) for number in range(2)]
         disk = stack.enter_context(striped(*below))
@@ -435,9 +435,9 @@ def test_below_a_stacked_device_each_disk_has_its_neighbours(groups: dict[str, P
     for (_, owner), one in found.items():
         requests[owner] += one["requests"]
         assert one["device_ns"] == pytest.approx(one["requests"] * DEVICE_NS, rel=0.05)
-        # While the first ones come, not all are taken.
+        # The first requests find free tags.
         if one["waited_ns"] > 10 * DEVICE_NS:
             meanwhile = sum(holder["ns"] for holder in one["meanwhile"])
             assert 0.9 * TAGS < meanwhile / one["waited_ns"] < 1.01 * TAGS
-    # None of them crosses the end of a stripe.
+    # No read crosses the end of a stripe.
     assert requests == {BATCH: READERS * READS, APP: VICTIM_READS}

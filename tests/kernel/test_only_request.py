@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only request of an operation, which is counted together with it: each is counted once."""
+"""The only request of an operation, which is accounted together with it: each counts once."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Served = tuple[subprocess.Popen[bytes], int]
 
 @pytest.fixture
 def served(path_flow: Running, tmp_path: Path) -> Iterator[Served]:
-    """The server of the disk that is traced, and the disk, of which nothing is read ahead."""
+    """The server of the traced disk, and the disk without readahead."""
     with nbd.server(tmp_path) as server, nbd.connected(tmp_path) as disk, opened(disk, os.O_RDWR) as fd:
         path_flow.aim(disk)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
@@ -64,7 +64,7 @@ def all_of_it(summary: Line) -> None:
 
 
 def test_another_request_comes_when_the_first_is_done(disk: Disk, path_flow: Running) -> None:
-    """A write that has to be on the disk asks for a flush behind it, and so does not end with its only request."""
+    """O_DSYNC writes flush after the write, so the operation does not end with its only request."""
     writes = 20
     assert Path("/sys/block", disk.name, "queue/write_cache").read_text() == "write back\n"
     with opened(disk, os.O_RDWR | os.O_DIRECT | os.O_DSYNC) as fd:
@@ -80,10 +80,10 @@ def test_another_request_comes_when_the_first_is_done(disk: Disk, path_flow: Run
 
 @pytest.mark.guest
 def test_what_ends_before_its_request(path_flow: Running, served: Served) -> None:
-    """It began writeback and waits for nothing; its task does the next thing before that request ends."""
+    """The operation starts writeback without a wait; its task goes on before that request ends."""
     server, fd = served
     with path_flow.window(Filter(pid=os.getpid())) as trace:
-        # Not before: a window that finds something in flight begins another flow.
+        # Only now, because a window that finds something in flight restarts the flow.
         flow = path_flow.flow
         assert isinstance(flow, PathFlow)
         with nbd.stopped(server):
@@ -95,7 +95,7 @@ def test_what_ends_before_its_request(path_flow: Running, served: Served) -> Non
             for _ in range(10):
                 os.pread(fd, BLOCK, 0)
             still = in_flight(flow)
-        # The next one makes one as well, and that of the one before ends while it waits for its own.
+        # This read makes a request as well, and the earlier one ends while this waits.
         os.pread(fd, BLOCK, BLOCK * 1024)
     assert (before, still) == ((0, 1), (0, 1))
     counted(trace.summary, "write", 1, 1)
@@ -125,7 +125,7 @@ def test_who_is_killed_before_its_request(path_flow: Running, served: Served) ->
 
 
 def kill_under_way(pid: int, flow: PathFlow) -> None:
-    """Once its read is seen, which a kernel that skips a program never shows."""
+    """Kill the child once its read is seen. It never is if the kernel skips a program."""
     child = os.pidfd_open(pid)
     try:
         wait_until(lambda: in_flight(flow) == (1, 1) or bool(select.select([child], [], [], 0)[0]), "the read")
@@ -136,7 +136,7 @@ def kill_under_way(pid: int, flow: PathFlow) -> None:
 
 
 def test_one_that_came_too_late_is_counted_by_the_next_operation(disk: Disk, path_flow: Running) -> None:
-    """The table is made as it is where a request completes on one CPU while its operation ends on another one."""
+    """The table is prepared as if a request ended on one CPU while its operation ended on another."""
     obj = path_flow.aim(disk).flow._obj
     ops, bios = obj.view("ops"), obj.view("bios")
     op, bio = obj.struct("op_state"), obj.struct("bio_state")
@@ -161,7 +161,7 @@ def test_one_that_came_too_late_is_counted_by_the_next_operation(disk: Disk, pat
 
 
 def uses(table: memoryview, size: int) -> list[int]:
-    """How often in each place: its second word."""
+    """Return the use counts of all places: their second words."""
     return table.cast("Q")[1 :: size // 8].tolist()
 
 
@@ -177,7 +177,7 @@ def in_flight(flow: PathFlow) -> tuple[int, int]:
 
 @pytest.mark.guest
 def test_waiting_for_the_request_of_another_is_no_hit(tmp_path: Path) -> None:
-    """A read of a page that another task is reading makes no request. Without records, an account is all that tells."""
+    """A read of a page that another task is reading makes no request. Without records only the account shows that."""
     with nbd.server(tmp_path) as server, nbd.connected(tmp_path) as disk, opened(disk, os.O_RDONLY) as fd:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         with running(lambda: PathFlow(Options((disk.name,))), [disk]) as flow, flow.window() as trace:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Containers: operations on overlayfs and FUSE are those of the file system below; ids of a pid namespace."""
+"""Containers: operations on overlayfs and FUSE are those of the file system below; ids of a PID namespace."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from wptrace.kernel import mounts
 
 
 def watched() -> bool:
-    """Whether functions of a file system that is a module, and loaded by now, may be observed."""
+    """Tell whether functions of a file system can be observed that is a loaded module."""
     return bool(GUEST) and Path("/sys/kernel/btf/ext4").exists()
 
 
@@ -61,7 +61,7 @@ def reported(trace: Lines, path: Path) -> list[Line]:
 
 
 def seen_once(trace: Lines, job: dict[str, Any], engine: str, kind: str) -> list[Line]:
-    """Reads and writes of fio, as many as it made where this kernel shows those of the engine."""
+    """Return fio's operations; there are as many as it made if this kernel shows those of the engine."""
     assert lossless(trace.summary), trace.summary["loss"]
     mine = [one for one in trace.operations if one["op"] != "sync" and one["path"].endswith("/data")]
     if engine == "psync" or observes(engine, trace, kind):
@@ -81,7 +81,7 @@ def seen_once(trace: Lines, job: dict[str, Any], engine: str, kind: str) -> list
     "kind", ["ext4", *(pytest.param(kind, marks=pytest.mark.one_kernel) for kind in ("xfs", "btrfs"))]
 )
 def test_asynchronous_operations_are_counted(path_flow: Running, disk: Disk, tmp_path: Path, kind: str) -> None:
-    """As many as fio made, and of overlays over one another as well."""
+    """As many as fio made, even with one overlay on top of another."""
     with ExitStack() as stack:
         below = stack.enter_context(mounted(disk, kind, tmp_path / "fs"))
         (below / "empty").mkdir()
@@ -99,7 +99,7 @@ def test_asynchronous_operations_are_counted(path_flow: Running, disk: Disk, tmp
                 with flow.window(Filter(comm="fio")) as trace:
                     job = fio(str(path), rw=rw, number_ios=60, ioengine=engine, iodepth=4, size="1M")
                 mine = seen_once(trace, job, engine, kind)
-                # Of an overlay over another one, the path is that of either.
+                # With one overlay on top of another, the path is that of either.
                 assert path.parent == twice or mine == [one for one in reported(trace, path) if one["op"] != "sync"]
                 for one in mine:
                     assert one["offset"] % 4096 == 0
@@ -109,7 +109,7 @@ def test_asynchronous_operations_are_counted(path_flow: Running, disk: Disk, tmp
 
 @contextmanager
 def passed_through(below: Path, folder: Path) -> Iterator[Path]:
-    """The file below, by a FUSE server that leaves its reads and writes to the kernel."""
+    """The path of a file by a FUSE server that leaves reads and writes to the kernel."""
     subprocess.run(["modprobe", "fuse"], check=True)
     folder.mkdir()
     command = [sys.executable, "-I", "-S", str(Path(fuse.__file__)), str(folder), str(below)]
@@ -128,7 +128,7 @@ RELEASE = tuple(map(int, os.uname().release.split(".")[:2]))
 @pytest.mark.guest
 @pytest.mark.skipif(RELEASE < (6, 9), reason="FUSE passes reads and writes through since 6.9")
 def test_what_fuse_passes_through_is_of_the_file_system_below(path_flow: Running, disk: Disk, tmp_path: Path) -> None:
-    """It is seen once, by the path that was opened, and never a hit."""
+    """It is seen once, by the path that was opened, and is never a hit."""
     with ExitStack() as stack:
         below = stack.enter_context(mounted(disk, "ext4", tmp_path / "fs"))
         (below / "data").write_bytes(os.urandom(1 << 20))
@@ -146,7 +146,7 @@ def test_what_fuse_passes_through_is_of_the_file_system_below(path_flow: Running
 @only_all
 @pytest.mark.guest
 def test_what_no_known_file_system_got_is_reported(tmp_path: Path) -> None:
-    """One that is mounted when the trace runs: what it does for others is counted under a cause, pipes are not."""
+    """A file system that is mounted during the trace has operations that are counted as a cause; pipes do not count."""
     with ExitStack() as stack:
         stack.enter_context(mounted(Disk("vda"), "ext4", tmp_path / "known"))
         with Trace("--dev=vda", "--dev=sda") as trace:
@@ -157,7 +157,7 @@ def test_what_no_known_file_system_got_is_reported(tmp_path: Path) -> None:
                 os.sync()
                 made = total(fio(str(path), number_ios=30, ioengine="libaio", iodepth=4, size="1M"))
             trace.stop()
-    # Else AIO is watched on all of them.
+    # Otherwise AIO is observed for all file systems.
     assert trace.summary["loss"].get("unentered", 0) == (made if watched() else 0)
     assert trace.summary["loss"].get("unwatched", 0) == (1 if watched() else 0)
     assert count(trace.summary, op="read", dev="vda", kind="operation") >= 30
@@ -168,7 +168,7 @@ def test_what_no_known_file_system_got_is_reported(tmp_path: Path) -> None:
 @pytest.mark.guest
 @pytest.mark.one_kernel
 def test_files_of_what_is_mounted_later_have_rows(path_flow: Running, disk: Disk, tmp_path: Path) -> None:
-    """Its number is that of no device, and no request says where the data in the page cache is from."""
+    """btrfs has a device number that no disk has, and no request shows where cached data came from."""
     flow = path_flow.aim(disk)
     with mounted(disk, "btrfs", tmp_path / "late") as late:
         (late / "data").write_bytes(bytes(1 << 20))
@@ -187,7 +187,7 @@ def test_files_of_what_is_mounted_later_have_rows(path_flow: Running, disk: Disk
 
 
 def test_a_file_and_a_directory_of_an_overlay(path_flow: Running, disk: Disk, tmp_path: Path) -> None:
-    """By the path that containers have, and by the one below; their neighbours are nobody's."""
+    """By the path in the container and by the one below; neighbours of the file are left out."""
     with ExitStack() as stack:
         below = stack.enter_context(mounted(disk, "ext4", tmp_path / "fs"))
         lower = below / "lower"
@@ -218,14 +218,14 @@ def test_a_file_and_a_directory_of_an_overlay(path_flow: Running, disk: Disk, tm
             mine = {
                 name: len([one for one in reported(trace, name) if one["op"] == "read"]) for name in (wanted, other)
             }
-            # System calls, and functions of all files, know the file above alone.
+            # System calls, and functions of all files, only know the upper file.
             seen = seen and (watched() or path != lower / "in/wanted")
             assert mine[wanted] == (20 if seen else 0), (engine, path)
             assert mine[other] == (10 if path == merged and seen else 0), (engine, path)
 
 
 def test_what_the_page_cache_serves_of_an_overlay_is_a_hit(path_flow: Running, disk: Disk, tmp_path: Path) -> None:
-    """Also where the overlay's file is all that is known, as no request has the device."""
+    """Even if only the overlay's file is known, because no request has the device."""
     with ExitStack() as stack:
         below = stack.enter_context(mounted(disk, "ext4", tmp_path / "fs"))
         (below / "lower").mkdir()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`wptrace io --by`: whose operations and requests are, and that the rows of all owners add up to all of them."""
+"""`wptrace io --by`: owners of operations and requests; the rows of all owners add up to the totals."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
 
 
 def read(disk: Disk, count: int, size: int = 4096) -> int:
-    """So many direct reads of a process of its own; which one."""
+    """Read directly in a process of its own, and return its pid."""
     command = ["dd", f"if={disk.path}", "of=/dev/null", f"bs={size}", f"count={count}", "iflag=direct"]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         assert process.wait() == 0
@@ -56,7 +56,7 @@ def read(disk: Disk, count: int, size: int = 4096) -> int:
 
 
 def exact(report: Line) -> None:
-    """Counts and times of owners are those of all."""
+    """Counts and times of owners add up to those of all rows."""
 
     def sums(kind: str) -> Counter[Any]:
         found: Counter[Any] = Counter()
@@ -82,7 +82,7 @@ def counts(report: Line, kind: str, op: str = "read") -> dict[str, int]:
 
 @pytest.mark.one_kernel
 def test_processes_and_those_that_have_no_row_of_their_own(disk: Disk) -> None:
-    """Other readers of the disk (udev) are owners of their own."""
+    """Other readers of the disk (udev) have rows of their own."""
     with Trace("--dev", disk.name, "--by=process", "--top=2") as trace:
         for count in (200, 100, 3, 3, 3):
             read(disk, count)
@@ -117,7 +117,7 @@ def test_other_owners(disk: Disk, by: str) -> None:
     for kind in ("owned_operation", "owned_request"):
         found = counts(trace.summary, kind)
         assert (found[owner] if owner else max(found.values())) >= 80
-    # Intervals have them as well.
+    # Intervals have owners as well.
     reported = [row for line in trace.lines if line["kind"] == "interval" for row in totals(line, "owned_operation")]
     assert 0 < sum(row["count"] for row in reported) <= sum(counts(trace.summary, "owned_operation").values())
 
@@ -146,7 +146,7 @@ for number in range(int(sys.argv[2])):
         os._exit(0)
     os.waitpid(pid, 0)
 """
-# More processes than there are owners, and more threads at once than are usual: as many as `make test` has time for.
+# More processes than there are owner rows, and unusually many threads; `make test` has time for fewer.
 MANY, AT_ONCE = cases(10_000, 300), cases(3_000, 200)
 # OWNERS of bpf_src/block/path/owner.h.
 _OWNERS = 4096
@@ -154,21 +154,21 @@ _OWNERS = 4096
 
 @pytest.mark.one_kernel
 def test_sums_of_many_processes_that_are_soon_gone(disk: Disk) -> None:
-    """None is lost from the sums, whichever owner found no row."""
+    """The sums have every process, whether or not it got a row."""
     with Trace("--dev", disk.name, "--by=process", "--top=0") as trace:
         subprocess.run([sys.executable, "-I", "-S", "-c", PROCESSES, disk.path, str(MANY)], check=True)
     exact(trace.summary)
     rows = totals(trace.summary, "owned_operation")
     loss = trace.summary["loss"]
     assert sum(row["count"] for row in rows if row["op"] == "read") + loss.get("recursion", 0) >= MANY
-    # Where there are many CPUs there is room for fewer.
+    # With many CPUs there are fewer rows.
     assert len({row["owner"] for row in rows if row["task"]}) > min(MANY, _OWNERS / 4) * 0.5
     assert loss.get("owner_full", 0) >= MANY - _OWNERS
 
 
 @pytest.mark.one_kernel
 def test_sums_of_many_threads_at_once(disk: Disk) -> None:
-    """Each of them reads when all of them are there; those that miss the page cache are operations, the others hits."""
+    """All threads read at the same time. Those that miss the page cache are operations, the others hits."""
     with Trace("--dev", disk.name, "--by=thread", "--top=0") as trace:
         subprocess.run([sys.executable, "-c", THREADS, disk.path, str(AT_ONCE)], check=True)
     exact(trace.summary)
@@ -180,7 +180,7 @@ def test_sums_of_many_threads_at_once(disk: Disk) -> None:
 
 @pytest.mark.one_kernel
 def test_a_table_that_is_full_counts_into_others(disk: Disk) -> None:
-    """300 threads, and rows for 16: of operations and hits there are two rows each at most."""
+    """300 threads and 16 rows; an owner may need one row for operations and one for hits."""
     flow = PathFlow(Options((disk.name,), by=THREAD, top=0, owner_rows=16))
     try:
         flow.start(Reader())
@@ -194,7 +194,7 @@ def test_a_table_that_is_full_counts_into_others(disk: Disk) -> None:
     rows = {group: stages["total"].count for group, stages in found.cells.items() if group.kind in (operations, hits)}
     plain = [stages["total"].count for group, stages in found.cells.items() if group.kind.book == "operations"]
     assert sum(rows.values()) == sum(plain)
-    # Programs that a thread leaves in their midst are skipped for the next one, which the kernel counts.
+    # A program that preempts another one is skipped, and counted as such.
     assert sum(plain) >= 200
     others = sum(count for group, count in rows.items() if group.values[-1] == OTHERS)
     assert others >= 200 - 16
@@ -204,7 +204,7 @@ def test_a_table_that_is_full_counts_into_others(disk: Disk) -> None:
     assert len({group.values[-1] for group in rows}) > 2
 
 
-# Names one after another, each of which reads once: many more than there are rows. Emulated CPUs are slow.
+# Names that read once each, many more than there are rows. Emulated CPUs are slow.
 _ROWS = 256 if GUEST else _OWNERS
 _NAMES = _ROWS * cases(24, 8 if GUEST else 3)
 _BATCH = _ROWS // 8
@@ -212,7 +212,7 @@ _SET_NAME = 15  # PR_SET_NAME
 
 
 def _read_by_names(disk: Disk, go: int, done: int, names: int, batch: int) -> None:
-    """A batch of them whenever somebody says so."""
+    """Read under a batch of new names whenever the parent asks for it."""
     fd = os.open(disk.path, os.O_RDONLY | os.O_DIRECT)
     with mmap.mmap(-1, 4096) as buffer:
         for number in range(names):
@@ -237,7 +237,7 @@ class _Passed(NamedTuple):
 
 
 def pass_through(disk: Disk, rows: int, names: int, batch: int, windows: int) -> _Passed:
-    """Run many short-lived owners in batches, and read so many windows after each batch."""
+    """Run short-lived owners in batches, and take this many windows after each batch."""
     flow = PathFlow(Options((disk.name,), by=COMM, top=0, owner_rows=rows))
     session = Session([flow])
     (trace,) = session.traces
@@ -275,7 +275,7 @@ def pass_through(disk: Disk, rows: int, names: int, batch: int, windows: int) ->
 
 
 def counted_once(passed: _Passed, names: int) -> set[str]:
-    """In any window each is counted once, by its name or among the others. Returns the names."""
+    """Check that each owner is counted once, by name or among the others, and return the names."""
     operations = passed.whole.books[OPERATIONS].finished
     assert passed.found.total() == operations >= names
     named = {name: count for name, count in passed.found.items() if name.startswith("wpo")}
@@ -292,17 +292,17 @@ def test_owners_that_were_seen_long_ago_make_room_for_others(disk: Disk) -> None
     named = counted_once(passed, _NAMES)
     assert len(named) > 1.2 * _ROWS
     assert any(f"wpo{number}" in named for number in range(_NAMES * 3 // 4, _NAMES))
-    # Neither does what Python knows of them grow with all that there ever were.
+    # What the reader knows of them does not grow with their number either.
     assert passed.most < 3 * _ROWS
 
 
 @pytest.mark.one_kernel
 def test_as_many_owners_as_there_will_be_pass_through(disk: Disk) -> None:
-    """No table fills up, and no memory grows; 100,000 of them in `make test-all`."""
+    """No table fills up and no memory grows; there are 100,000 owners in `make test-all`."""
     names = cases(100_000, 10_000)
     passed = pass_through(disk, 0, names, 1000, windows=1)
     named = counted_once(passed, names)
-    # Of a few all places were taken where they belong.
+    # All places of a few owners were taken.
     assert len(named) > 0.97 * names
     assert sum(f"wpo{number}" in named for number in range(names - 1000, names)) > 970
     settled = len(passed.kept) // 2
@@ -329,7 +329,7 @@ def test_files_and_directories_have_their_paths(disk: Disk, tmp_path: Path, by: 
 
 @pytest.mark.one_kernel
 def test_what_is_written_back_belongs_to_who_wrote_it(disk: Disk) -> None:
-    """A sync of the whole system takes nothing from whom it writes for."""
+    """A sync of the whole system does not become the owner of others' data."""
     with Path(disk.path).open("rb"), Trace("--dev", disk.name, "--by=process", "--writeback") as trace:
         command = ["dd", "if=/dev/zero", f"of={disk.path}", "bs=64k", "count=16"]
         with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
@@ -344,11 +344,11 @@ def test_what_is_written_back_belongs_to_who_wrote_it(disk: Disk) -> None:
 @pytest.mark.one_kernel
 @pytest.mark.parametrize("by", ["process", "thread"])
 def test_a_number_that_is_given_again_is_another_owner(disk: Disk, by: str) -> None:
-    """Of the same name; also by what is written back."""
+    """The new process has the same name; its written-back data are its own as well."""
     last = Path("/proc/sys/kernel/ns_last_pid")
 
     def write(pid: int = 0) -> int:
-        """As many pages as the pid says, or 9, of a process with that pid."""
+        """Write as many pages as `pid` says, or 9, in a process with that pid."""
         if pid:
             last.write_text(str(pid - 1))
         command = ["dd", "if=/dev/zero", f"of={disk.path}", "bs=4k", f"count={5 if pid else 9}", "conv=notrunc"]
@@ -360,7 +360,7 @@ def test_a_number_that_is_given_again_is_another_owner(disk: Disk, by: str) -> N
     with Path(disk.path).open("rb"), Trace("--dev", disk.name, f"--by={by}", "--writeback", "--top=0") as trace:
         first = write()
         for _ in range(50):
-            # Another one may have taken it first.
+            # Another process may have got the pid first.
             if (second := write(first)) == first:
                 break
     exact(trace.summary)
@@ -375,7 +375,7 @@ def test_a_number_that_is_given_again_is_another_owner(disk: Disk, by: str) -> N
 
 
 def test_a_cgroup_that_is_gone_has_its_name(disk: Disk, v2: Path) -> None:
-    """It was made, read a little and was removed before anybody looked."""
+    """It is created, reads a little and is removed before anything looks up its name."""
     before = v2 / "wptest_before"
     before.mkdir()
     with Trace("--dev", disk.name, "--by=cgroup", "--each", "--top=0") as trace:
@@ -393,7 +393,7 @@ def test_a_cgroup_that_is_gone_has_its_name(disk: Disk, v2: Path) -> None:
     assert Counter(line["cgroup"] for line in trace.operations) == found
 
 
-# How often each is called; with a name of its own.
+# How often each call is made. Each has a name of its own.
 CALLS = {"fsync": 13, "fdatasync": 17, "sync_file_range": 3, "msync": 4, "pread": 40, "readv": 11, "preadv": 7}
 AIO_READS, AIO_SYNCS, URING_READS, FAULTS = 9, 2, 6, 5
 _PAGE = 4096
@@ -403,11 +403,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def call_all(disk: Disk) -> None:
-    """Each call as often as that, one after another; what is synced was written just before."""
+    """Make each call as often as CALLS says, one after another; syncs follow a write."""
     cached, direct = os.open(disk.path, os.O_RDWR), os.open(disk.path, os.O_RDWR | os.O_DIRECT)
     numbers = system_calls.numbers()
     try:
-        # That of the last file system may still be set, and a page would be read in several requests.
+        # A file system may have left a smaller block size, with which a page would take several requests.
         fcntl.ioctl(cached, _SET_BLOCK_SIZE, ctypes.c_size_t(_PAGE))
         with mmap.mmap(-1, _PAGE) as memory, mmap.mmap(cached, 1 << 20) as mapped, Ring() as ring:
             address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
@@ -451,7 +451,7 @@ def call_all(disk: Disk) -> None:
 
 
 def test_each_call_has_its_operations(disk: Disk) -> None:
-    """As often as they were made, whatever hook has seen them."""
+    """Each call has as many operations as it was made, whichever hook saw them."""
     with Trace("--dev", disk.name, "--by=call", "--top=0", f"--pid={os.getpid()}") as trace:
         call_all(disk)
     exact(trace.summary)
@@ -460,7 +460,7 @@ def test_each_call_has_its_operations(disk: Disk) -> None:
     for kind in ("owned_operation", "owned_hit"):
         for row in totals(trace.summary, kind):
             made[row["owner"]] += row["count"]
-    # A program that the kernel skipped has seen less, and that is counted.
+    # A program that the kernel skipped counts nothing, but the skip is counted.
     skipped = trace.summary["loss"].get("recursion", 0)
     missing = sum(count - made[call] for call, count in CALLS.items())
     assert 0 <= missing <= skipped, made
@@ -471,11 +471,11 @@ def test_each_call_has_its_operations(disk: Disk) -> None:
     )
     for call, times in {"aio": AIO_READS, "io_uring": URING_READS, "pread": CALLS["pread"]}.items():
         assert times - skipped <= sent[call] <= times, sent
-    # Whether faults are seen as such or not, their requests are of no system call.
+    # Seen as faults or not, their requests do not belong to a system call.
     notes = trace.lines[0]["notes"]
     faults = not any(note.startswith("page faults of mapped files are no operations") for note in notes)
     assert sent["page fault" if faults else "nobody"] == FAULTS, sent
-    # Others found the page in memory: those of what is mapped and synced.
+    # The other faults, of mapped and synced pages, found the page in memory.
     waited = [row["count"] for row in totals(trace.summary, "owned_operation") if row["owner"] == "page fault"]
     assert waited == ([FAULTS] if faults else [])
     asynchronous = " ".join(note for note in notes if note.startswith("asynchronous operations ("))
@@ -499,7 +499,7 @@ def test_syncs_alone(disk: Disk, op: str, calls: tuple[str, ...]) -> None:
     seen = not any("asynchronous operations (" in note and "AIO" in note for note in trace.lines[0]["notes"])
     asked = {**CALLS, "aio": AIO_SYNCS if seen else 0}
     assert 0 <= sum(asked[call] - made[call] for call in calls) <= skipped, made
-    # What else the calls wrote or read is left out.
+    # Other reads and writes of these calls are left out.
     assert {row["owner"] for row in totals(trace.summary, "owned_request")} - {"nobody"} <= {*calls}
 
 
@@ -535,7 +535,7 @@ for number in range(30):
     os.preadv(fd, [buffer], 4096 * number)
 """
 
-# Forty generations below.
+# Forty generations deep.
 DEEP = """
 import os
 for generation in range(40):
@@ -547,14 +547,14 @@ for generation in range(40):
 
 @pytest.mark.one_kernel
 def test_descendants_however_far_and_of_whom_the_parent_ended(disk: Disk) -> None:
-    """Those that are forked while it is traced, and what was 40 generations deep before."""
+    """Processes that are forked meanwhile, and one that was 40 generations deep before."""
     command = [sys.executable, "-I", "-S", "-c", DEEP + WAITING, disk.path]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as deep:
         assert said(deep) == "ready\n"
         with Trace("--dev", disk.name, f"--pid={os.getpid()}", "--children", "--by=process", "--top=0") as trace:
             deep.communicate("go\n", timeout=600)
             for script in (ORPHAN, GENERATIONS):
-                # Until all have closed the pipe.
+                # Wait until all of them have closed the pipe.
                 command = [sys.executable, "-I", "-S", "-c", script, disk.path]
                 subprocess.run(command, stdout=subprocess.PIPE, check=True)
     exact(trace.summary)
@@ -574,14 +574,14 @@ def test_the_end_of_the_process_is_said(disk: Disk) -> None:
 
 @pytest.mark.one_kernel
 def test_children_that_are_there_and_that_come_later(disk: Disk) -> None:
-    """And those of children; what a stranger reads is left out."""
+    """Also children of children; reads of unrelated processes are left out."""
     command = [sys.executable, "-I", "-S", "-c", WAITING, disk.path]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert said(child) == "ready\n"
         with Trace("--dev", disk.name, f"--pid={os.getpid()}", "--children", "--by=process", "--top=0") as trace:
             child.communicate("go\n", timeout=600)
             later = read(disk, 20)
-            # A child of a child.
+            # A grandchild.
             shell = f"dd if={disk.path} of=/dev/null bs=4k count=10 iflag=direct; true"
             subprocess.run(["sh", "-c", shell], check=True, stderr=subprocess.DEVNULL)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as childless:
@@ -592,14 +592,14 @@ def test_children_that_are_there_and_that_come_later(disk: Disk) -> None:
     found = {row["task"]["pid"]: row["count"] for row in totals(trace.summary, "owned_operation") if row["task"]}
     assert (found.pop(child.pid), found.pop(later)) == (30, 20)
     assert 10 in found.values()
-    # Nobody of those who are no children of that one.
+    # Other processes' children are left out.
     assert not stranger.summary["rows"]
     assert trace.lines[0]["filters"]["children"] is True
 
 
 @pytest.mark.one_kernel
 def test_a_command_that_is_run_and_what_it_starts(disk: Disk) -> None:
-    """Not what a stranger reads meanwhile."""
+    """Without unrelated reads."""
     reads = f"dd if={disk.path} of=/dev/null bs=4k count=%d iflag=direct status=none"
     script = f"{reads % 20}; ({reads % 10} & {reads % 5}; wait); echo read; cat; exit 3"
     command = ["io", "--level=path", "--json", "--dev", disk.name, "--by=process", "--", "sh", "-c", script]
@@ -612,7 +612,7 @@ def test_a_command_that_is_run_and_what_it_starts(disk: Disk) -> None:
     start, summary = map(json.loads, errors.splitlines())
     exact(summary)
     assert start["filters"]["command"] == ["sh", "-c", script]
-    # The number of a command is its own until its exit code was taken.
+    # The pid of a command is not reused until its exit code has been read.
     assert not summary["loss"]
     found = totals(summary, "owned_operation")
     assert sorted(row["count"] for row in found) == [5, 10, 20]

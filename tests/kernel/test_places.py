@@ -30,14 +30,14 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Another run of these tests would make the same system calls meanwhile."""
+    """Keep out other runs of these tests, which would make the same system calls."""
     with Path("/run/lock/wptest-getpgid").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def hammer(seconds: float) -> None:
-    """Two processes on two CPUs, each in a system call all the time."""
+    """Run two processes on two CPUs that make system calls all the time."""
     running = [
         subprocess.Popen([sys.executable, "-c", _CALLS, str(GETPGID), str(seconds), cpu])
         for cpu in map(str, sorted(os.sched_getaffinity(0))[:2])
@@ -58,7 +58,7 @@ while time.monotonic() < end:
 @pytest.mark.smp
 @pytest.mark.parametrize("exchange", [True, False], ids=["exchange", "count"])
 def test_a_place_has_one_owner(exchange: bool) -> None:
-    """Also where nothing can be exchanged: then who wants it counts itself in."""
+    """Without an atomic exchange, a program counts itself in first."""
     if exchange and not trial.exchanges():
         pytest.skip("this kernel has no atomic exchange")
     with alone(), BpfObject(object_path("places"), None if exchange else atomics.as_stores) as obj:
@@ -78,7 +78,7 @@ def test_a_place_has_one_owner(exchange: bool) -> None:
 
 @pytest.mark.smp
 def test_what_two_contexts_count_at_once_is_counted_twice() -> None:
-    """A task and an interrupt may count in one row: that something was counted is never lost, nor are bytes."""
+    """A task and an interrupt may count in the same row. No count gets lost, and no bytes do."""
     with alone(), BpfObject(object_path("cells")) as obj:
         obj.bss.target_call = GETPGID
         obj.load()
@@ -90,7 +90,7 @@ def test_what_two_contexts_count_at_once_is_counted_twice() -> None:
 
 
 def test_kernels_without_an_exchange_take_the_store() -> None:
-    """Every kernel takes what those get that have none, and nobody is refused as long as nobody else is there."""
+    """Every kernel takes the fallback for kernels without an exchange, which refuses no one that is alone."""
     with alone(), BpfObject(object_path("places"), atomics.as_stores) as obj:
         obj.rodata.without_exchange = True
         obj.bss.target_call = GETPGID
@@ -101,7 +101,7 @@ def test_kernels_without_an_exchange_take_the_store() -> None:
         assert (obj.bss.tried, obj.bss.taken, obj.bss.disturbed, obj.bss.place) == (100, 100, 0, 0)
 
 
-# None of them is preempted in a program, which kernels from 7.0 on would skip for the others.
+# Real-time, so that none preempts another in a program: from 7.0 on the kernel would skip programs.
 _READERS = """
 import mmap, os, sys, threading
 path, threads = sys.argv[1], int(sys.argv[2])
@@ -118,18 +118,18 @@ for thread in running: thread.join()
 
 
 def waiting(pid: int) -> int:
-    """Threads that sleep and cannot be disturbed, as who waits for a disk does."""
+    """Return how many threads are in uninterruptible sleep, as in a wait for a disk."""
     found = [path.read_text().rpartition(") ")[2] for path in Path("/proc", str(pid), "task").glob("*/stat")]
     return sum(one.startswith("D") for one in found)
 
 
 @pytest.mark.guest
 def test_no_operation_of_two_thousand_threads_is_lost(path_flow: Running) -> None:
-    """Tasks lie in slabs, and their addresses are alike: a bad choice of places has room for few hundred of them."""
+    """Tasks are in slabs, so their addresses are alike, and a bad hash would have room for a few hundred."""
     threads = 2000
     with (
         null_device() as null,
-        # They are sent together, and may lie side by side.
+        # Requests next to each other may not merge.
         setting(null.queue / "nomerges", "2"),
         linear(null) as top,
         path_flow.aim(top).window(each=False) as trace,
@@ -151,7 +151,7 @@ def test_no_operation_of_two_thousand_threads_is_lost(path_flow: Running) -> Non
 @pytest.mark.guest
 @pytest.mark.one_kernel
 def test_what_waits_for_no_file_takes_no_place_of_an_operation(disk: Disk) -> None:
-    """Reads of an eventfd may wait for ever: they are no operations, and others are seen while they wait."""
+    """Reads of an eventfd may wait forever. They are no operations, and real ones are seen meanwhile."""
     pending, reads = 3000, 200
     eventfd = os.eventfd(0) if hasattr(os, "eventfd") else int(_LIBC.eventfd(0, 0))
     with Trace("--dev", disk.name) as trace, Ring(4096) as ring, mmap.mmap(-1, 4096) as buffer:

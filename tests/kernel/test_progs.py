@@ -22,7 +22,7 @@ from wptrace.bpf.object import BpfObject, open_object
 from wptrace.bpf.programs import Program, run_statistics
 from wptrace.tools.progs import Watch
 
-# Ways to attach that this kernel has, and where; 5.10 does not tell the function of a trampoline.
+# Kinds of programs that this kernel can attach, and where. 5.10 does not report the function of a trampoline.
 PLACES = {
     "tp_btf": "tp_btf/sched_process_exit",
     "raw_tp": "raw_tp/sched_process_exit",
@@ -52,7 +52,7 @@ def bpftool(kind: str) -> dict[int, dict[str, Any]]:
 
 
 def both(kind: str, listed: list[Line], before: dict[int, Any]) -> list[tuple[Line, dict[str, Any]]]:
-    """Programs that were there all the time: others come and go on a machine that is used."""
+    """Pair programs that were there all the time; on a machine in use others come and go."""
     after = bpftool(kind)
     ours = {one["id"]: one for one in listed}
     stayed = before.keys() & after.keys()
@@ -81,7 +81,7 @@ def test_it_lists_what_bpftool_lists(features: BpfObject) -> None:
         assert one["memory_bytes"] == known.get("bytes_memlock", 0)
     held = [one for one, _ in programs if one["id"] in ours]
     assert all({"pid": os.getpid(), "comm": _comm()} in one["held_by"] for one in held)
-    # It is not a command of wptrace that holds them.
+    # The holder is no command of wptrace.
     assert not any(one["own"] for one in held)
 
 
@@ -138,7 +138,7 @@ def test_it_counts_the_runs_of_its_interval(features: BpfObject) -> None:
 @pytest.mark.one_kernel
 @pytest.mark.guest
 def test_statistics_are_on_only_while_it_runs(features: BpfObject) -> None:
-    """In a guest, where no other process asks for them."""
+    """In a guest, where no other process turns them on."""
     program = features.progs["raw_tp"]
     exits(2)
     assert program.statistics().run_count == 0
@@ -165,7 +165,7 @@ def test_it_knows_its_own() -> None:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=PATIENCE)
     held = [one for one in found.programs if process.pid in {holder.pid for holder in one.holders}]
-    # The kernel itself keeps 15 characters of a name.
+    # The kernel keeps 15 characters of a name.
     assert {one.name: one.attached for one in held} == {
         "switch_tp_btf": ("tp_btf/sched_switch",),
         "wakeup_tp_btf": ("tp_btf/sched_wakeup",),
@@ -192,10 +192,10 @@ def test_a_terminal_gets_a_screen(features: BpfObject) -> None:
                 try:
                     if not os.read(ours, 1 << 16):
                         break
-                except OSError:  # it is gone
+                except OSError:  # the process has exited
                     break
         assert process.wait(PATIENCE) == 0
     os.close(ours)
-    # On a screen of its own, drawn anew in its place.
+    # The alternate screen, redrawn in place.
     assert seen.startswith(b"\x1b[?1049h")
     assert seen.count(b"\x1b[H") > 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--recorder` of `wptrace io` and `wptrace flow`: the latest objects, each one, in a file when somebody asks."""
+"""`--recorder` of `wptrace io` and `wptrace flow`: all of the latest objects, written to a file on request."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _OPERATION = (*_TASK, "path", "inode", "offset", "length", "result", "error", "r
 _REQUEST = ("sector", "bytes", "rwbs")
 
 
-# Writes end by a point of their own, and those of more than 32 KiB failed.
+# Writes end at a point of their own, and those of more than 32 KiB are failures.
 _BEGIN, _, _END = ISSUED.rpartition("[[point]]")
 ENDS = f"""{_BEGIN}
 [[point]]
@@ -59,7 +59,7 @@ class RecordingFlow(Recording):
 
 
 class Asked(Recording):
-    """As users start it: `wptrace dump` knows it by its command line."""
+    """Started as users do, because `wptrace dump` identifies it by its command line."""
 
     before = ("env",)
 
@@ -83,7 +83,7 @@ def facts(line: Line, *fields: str) -> tuple[Any, ...]:
 
 @pytest.mark.guest
 def test_a_dump_has_what_each_was(disk: Disk, tmp_path: Path) -> None:
-    """The same trace also has every event by a record of the ring: operations of any shape, and requests of nobody."""
+    """The same trace also sends every event to the ring: operations of any kind, and requests without one."""
     every, folder = tmp_path / "each.wpt", tmp_path / "dumps"
     folder.mkdir()
     options = ["--each", f"--capture={every}", "--recorder=8M", "--recorder-at-end", f"--dump-dir={folder}"]
@@ -93,7 +93,7 @@ def test_a_dump_has_what_each_was(disk: Disk, tmp_path: Path) -> None:
         fio(file, size="4M", rw="write", bs="64k", direct=0, fsync=16)
         (Path("/proc/sys/vm/drop_caches")).write_text("1\n")
         fio(file, size="4M", rw="read", bs="64k", direct=0)
-        # Larger than a request may be: several of one operation.
+        # Larger than the largest request, so that operations have several.
         fio(file, size="4M", rw="read", bs="2M")
         fio(file, size="4M", rw="randread", ioengine="libaio", iodepth=8, number_ios=60)
         trace.stop()
@@ -104,7 +104,7 @@ def test_a_dump_has_what_each_was(disk: Disk, tmp_path: Path) -> None:
         facts(one, *_OPERATION) for one in of(found, "operation", "hit")
     )
     assert any(one["requests"] > 1 for one in slow_enough)
-    # With its request where it made one alone, which then has no record of its own.
+    # An operation with a single request records both together.
     single = [one for one in of(found, "operation") if "sector" in one]
     assert Counter(facts(one, *_REQUEST) for one in single) <= Counter(
         facts(one, *_REQUEST) for one in of(traced, "operation") if "sector" in one
@@ -113,11 +113,11 @@ def test_a_dump_has_what_each_was(disk: Disk, tmp_path: Path) -> None:
     assert Counter(facts(one, *_REQUEST, *_TASK) for one in of(traced, "request")) <= Counter(
         facts(one, *_REQUEST, *_TASK) for one in requests
     )
-    # So each operation and request that was counted has one.
+    # Each operation and request that was counted has a record.
     assert len(single) + len(requests) == trace.summary["requests"]["finished"]
     assert len(of(found, "operation")) + len(of(traced, "hit")) == trace.summary["operations"]["finished"]
 
-    # And rows that are made of them are those that programs counted.
+    # Rows that are made of records equal those that programs counted.
     def figures(lines: list[Line], kind: str) -> list[Any]:
         rows = [one for one in lines[-1]["rows"] if one["kind"] == kind]
         return [
@@ -138,7 +138,7 @@ def test_each_request_has_a_record(disk: Disk, tmp_path: Path, engine: str) -> N
     (dump,) = dumps(tmp_path)
     found = replayed(dump)
     assert sum("sector" in one for one in of(found, "operation", "request")) == count
-    # Where asynchronous operations are not seen, a request is of the worker that sent it.
+    # If asynchronous operations are not seen, a request belongs to the worker that sent it.
     assert {one["comm"].partition("-")[0] for one in of(found, "operation", "request")} <= {"fio", "iou"}
     assert found[-1]["requests"]["finished"] == count
     assert found[-1]["loss"] == {}
@@ -146,7 +146,7 @@ def test_each_request_has_a_record(disk: Disk, tmp_path: Path, engine: str) -> N
 
 @pytest.mark.parametrize("times", ["kernel", "own"])
 def test_a_dump_of_the_block_layer_alone_has_what_each_was(disk: Disk, tmp_path: Path, times: str) -> None:
-    """By both ways to know the times of a request; the same trace also sends each of them."""
+    """With both ways to take times; the same trace also sends every request."""
     every, folder = tmp_path / "each.wpt", tmp_path / "dumps"
     folder.mkdir()
     options = ["--level=block", f"--times={times}", "--each", f"--capture={every}", "--recorder=4M"]
@@ -162,7 +162,7 @@ def test_a_dump_of_the_block_layer_alone_has_what_each_was(disk: Disk, tmp_path:
     )
 
     def each(lines: list[Line]) -> list[str]:
-        """But for the time of day, as that of the machine may have been set meanwhile."""
+        """Leave out the time of day, because the machine's clock may have been set meanwhile."""
         return sorted(json.dumps({**one, "ts_ns": 0}, sort_keys=True) for one in of(lines, "request"))
 
     assert each(found) == each(traced)
@@ -184,7 +184,7 @@ def test_a_dump_of_a_definition_has_what_each_was(disk: Disk, tmp_path: Path, te
     assert len(of(found, "object")) == found[-1]["requests"]["finished"] == count == 400
 
     def each(lines: list[Line]) -> list[str]:
-        """But for the time of day, as that of the machine may have been set meanwhile."""
+        """Leave out the time of day, because the machine's clock may have been set meanwhile."""
         return sorted(json.dumps({**one, "ts_ns": 0}, sort_keys=True) for one in of(lines, "object"))
 
     assert each(found) == each(traced)
@@ -203,7 +203,7 @@ def test_a_dump_of_a_definition_has_what_each_was(disk: Disk, tmp_path: Path, te
 
 
 def _figures(row: Line) -> Line:
-    """But for the standard deviation: that of a dump is exact."""
+    """Leave out the standard deviation, which is exact in a dump."""
     return {name: row[name] for name in row if name != "stddev_ns"}
 
 
@@ -245,7 +245,7 @@ def test_requests_that_a_budget_leaves_untimed_are_recorded(disk: Disk, tmp_path
         count = fio(disk.path, rw="randread", number_ios=320)["read"]["total_ios"]
         flow.stop()
         (counts,) = [counts for group, counts in flow.snapshot().counters.items() if "untimed" in counts]
-        # One of 16 at uneven distances: twice as many are 8 standard deviations away.
+        # One in 16, at irregular intervals: twice as many would be 8 standard deviations away.
         assert counts["untimed"] >= count * 14 // 16
         recorder = flow.flight_recorder
         assert recorder is not None
@@ -266,10 +266,10 @@ def test_what_has_no_room_is_counted(disk: Disk, tmp_path: Path) -> None:
     loss = found[-1]["loss"]
     there = len(of(found, "operation", "request"))
     assert loss["overwritten"] > 0
-    # One whose task did not wait for its request has a record, and so has that.
+    # An operation whose task did not wait for the request has a record, and the request has one of its own.
     records = there + loss["overwritten"] + loss.get("earlier", 0)
     assert 0 <= records - job["read"]["total_ios"] < 100
-    # The last ones are there, in order.
+    # The latest ones are there, in order.
     ends = [one["clock"]["end_ns"] for one in of(found, "operation")]
     assert ends == sorted(ends)
 
@@ -314,7 +314,7 @@ def test_a_dump_that_cannot_be_written_harms_nothing(disk: Disk, tmp_path: Path)
 def test_a_full_disk_leaves_nothing_and_the_next_dump_has_room(disk: Disk, tmp_path: Path) -> None:
     folder = tmp_path / "dumps"
     folder.mkdir()
-    # Half of what a thousand records of 30 bytes and their names take.
+    # Half of what a thousand records of 30 bytes need with their names.
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", folder], check=True)
     try:
         with Recording("--recorder=4M", f"--dump-dir={folder}", f"--dev={disk.name}") as trace:
@@ -348,7 +348,7 @@ def test_a_reader_that_was_stopped_has_all_of_it(disk: Disk, tmp_path: Path) -> 
 
 @pytest.mark.one_kernel
 def test_a_thousand_snapshots_have_no_record_that_is_half_written(disk: Disk) -> None:
-    """A numbered record never changes, and only the newest ones, which are being written, may be missing."""
+    """A numbered record never changes. Only the newest ones, which are being written, may be missing."""
     flow = PathFlow(Options(devices=(disk.name,), recorder=RecorderSize(LONGEST_NS, 1 << 20)))
     try:
         flow.start(Reader())
@@ -366,19 +366,19 @@ def test_a_thousand_snapshots_have_no_record_that_is_half_written(disk: Disk) ->
         flow.stop()
     finally:
         flow.close()
-    # While most of them were copied, older ones gave way.
+    # Older records were overwritten between most snapshots.
     assert lost > 1000
     assert torn < 100
 
 
 def _snapshots(recorder: Recorder, many: int) -> tuple[int, int]:
-    """How many records were torn in all, and how many were there no more in the next one."""
+    """Return how many records were torn, and how many were gone in the next snapshot."""
     size, torn, lost = recorder._record.size, 0, 0
     before: dict[tuple[int, bytes], bytes] = {}
     for _ in range(many):
         rows, areas = recorder._copy()
         torn += sum(one.torn for one in areas)
-        # One in so many.
+        # One record in five.
         found = (
             (cpu, at)
             for cpu, one in enumerate(areas)
@@ -413,7 +413,7 @@ def test_cpus_that_come_and_go_have_their_records(disk: Disk, tmp_path: Path) ->
 
 @pytest.mark.one_kernel
 def test_what_takes_longer_than_a_lower_half_of_nanoseconds(disk: Disk, tmp_path: Path) -> None:
-    """A write that a frozen file system holds back for 4.4 s."""
+    """A frozen file system holds a write back for 4.4 s."""
     every, folder = tmp_path / "each.wpt", tmp_path / "dumps"
     folder.mkdir()
     options = ["--slow=4s", f"--capture={every}", "--recorder=4M", "--recorder-at-end", f"--dump-dir={folder}"]
@@ -443,7 +443,7 @@ def test_what_takes_longer_than_a_lower_half_of_nanoseconds(disk: Disk, tmp_path
 @pytest.mark.guest
 @pytest.mark.one_kernel
 def test_a_device_that_gets_slow_is_the_incident(disk: Disk, tmp_path: Path) -> None:
-    """By dm-delay below the device that is traced, from a moment on that is known."""
+    """dm-delay below the traced device makes it slow from a known moment on."""
     with ExitStack() as stack:
         lower = stack.enter_context(delayed(disk, 0))
         slow = stack.enter_context(direct_loop(lower))
@@ -460,7 +460,7 @@ def test_a_device_that_gets_slow_is_the_incident(disk: Disk, tmp_path: Path) -> 
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(fio_jobs, *jobs)
             wait_until(lambda: slow.counted()["read"] >= before + 10, "ten reads")
-            # The slowest one is among those that come now.
+            # The slowest read comes after this.
             worse_ns = time.time_ns()
             delay(lower, 200)
             running.result()
@@ -470,9 +470,9 @@ def test_a_device_that_gets_slow_is_the_incident(disk: Disk, tmp_path: Path) -> 
     assert incident["part_ns"] >= 200_000_000 > 4 * incident["usual_ns"] > 0
     beginning = incident["beginning"]
     assert began_ns <= beginning["begin_ns"] <= worse_ns <= incident["ts_ns"]
-    # Of writes there are no others to compare with.
+    # There are no other writes to compare with.
     assert 10 <= beginning["slow"] <= beginning["among"] <= 240
-    # The writers have four at a time. The change of the device waits for what is under way, so they may all come later.
+    # The writers have four requests at a time. Changing the device waits for those, so all may arrive later.
     (under_way,) = incident["under_way"]
     assert under_way["op"] == "write"
     assert under_way["issued"] <= under_way["requests"] <= 4 <= under_way["requests"] + under_way["later"]

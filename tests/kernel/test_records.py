@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records that are turned on and off while a trace goes on: exactly those of what began meanwhile."""
+"""Records that are turned on and off during a trace: exactly those of operations that began meanwhile."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_records_are_of_what_begins_while_they_are_on(loop: Disk) -> None:
 @pytest.mark.guest
 @pytest.mark.one_kernel
 def test_what_is_under_way_at_the_switch_has_no_record(tmp_path: Path) -> None:
-    """Of what belongs to it nothing was kept before."""
+    """Nothing was kept for such a record before."""
     with (
         nbd.server(tmp_path) as server,
         nbd.connected(tmp_path) as disk,

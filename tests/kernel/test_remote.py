@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads and writes of files whose server is elsewhere: a process behind FUSE, and NFS."""
+"""Files whose server is elsewhere: a FUSE process, or NFS."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def work(fd: int) -> None:
 
 
 def waited(trace: Trace, name: str, reason: str, least_ns: float) -> Counter[str]:
-    """How many operations there were, which all took that long, and mostly waited for the server alone."""
+    """Check that each operation took that long and mostly waited for the server; return their number."""
     assert lossless(trace.summary), trace.summary["loss"]
     assert trace.summary["requests"]["finished"] == 0
     for one in trace.operations:
@@ -57,7 +57,7 @@ def waited(trace: Trace, name: str, reason: str, least_ns: float) -> Counter[str
         assert one["dev"] == name
         assert one["kind"] == "operation"
         assert one["stages"]["fs_ns"] >= least_ns
-    # The server may begin before the task sleeps; how long before is up to who else wants the CPU.
+    # The server may start before the task sleeps; how long before depends on the load of the CPUs.
     slept = sorted(sum(wait["ns"] for wait in one["waits"] if wait["reason"] == reason) for one in trace.operations)
     assert slept[len(slept) // 2] >= least_ns / 2, slept
     return Counter(one["op"] for one in trace.operations)
@@ -79,11 +79,11 @@ def test_what_a_fuse_server_is_asked_is_an_operation(tmp_path: Path) -> None:
 
 
 def test_what_the_page_cache_has_of_a_fuse_file_is_a_hit(tmp_path: Path) -> None:
-    """And no read that slept, however short the threshold lets it be."""
+    """Nor is a read that slept a hit, no matter how long the threshold is."""
     top = tmp_path / "mounted"
     with served(top, tmp_path / "below") as server:
         fd = os.open(top / os.fsdecode(fuse.NAME), os.O_RDONLY)
-        # Its directory alone says which file system is meant.
+        # The directory alone selects the file system.
         with Trace("--dir", str(top), "--each", "--waits", "1h") as trace:
             for _ in range(2):
                 for number in range(8):
@@ -92,7 +92,7 @@ def test_what_the_page_cache_has_of_a_fuse_file_is_a_hit(tmp_path: Path) -> None
     assert lossless(trace.summary)
     reads = trace.operations
     assert len(reads) == 16
-    # A hit may take as long, where others want the CPU.
+    # A hit may take as long on a busy CPU.
     assert reads[0]["total_ns"] >= DELAY_S * 1e9
     slept = [one["kind"] == "operation" for one in reads]
     assert slept[0]
@@ -123,7 +123,7 @@ def test_a_server_that_has_stopped_is_seen_while_it_lasts(tmp_path: Path) -> Non
 @only_all
 @pytest.mark.guest
 def test_a_slow_nfs_server_is_waited_for(tmp_path: Path) -> None:
-    """Its disk takes its time for each read, of which a tick is 4 ms."""
+    """Its disk delays each read by ticks of 4 ms."""
     top, exported, far = tmp_path / "nfs", tmp_path / "exported", 1 << 20
     top.mkdir()
     with (
@@ -145,7 +145,7 @@ def test_a_slow_nfs_server_is_waited_for(tmp_path: Path) -> None:
                 os.preadv(fd, [page], number * far)
         made = nfs.calls(top).since(before).made
         os.close(fd)
-    # 4.2 has another one for files with holes.
+    # 4.2 has another call for sparse files.
     assert made["READ"] + made["READ_PLUS"] == READS
     assert waited(trace, NFS, "NFS call", DELAY_MS * 0.8e6) == {"read": READS}
 
@@ -156,7 +156,7 @@ def test_a_directory_elsewhere_than_on_the_wanted_devices_is_bad_input(tmp_path:
         done = wptrace("io", "--dev", str(top), "--dir", str(other), "1", "1")
         assert (done.returncode, done.stdout) == (2, "")
         assert f"--dev {other}" in done.stderr
-        # Of two that have one name, each is called by where it is mounted.
+        # Two file systems of the same name are named by their mount points.
         with Trace("--dev", str(top), "--dev", str(other), "--each") as trace, direct(other / "data") as fd:
             work(fd)
     assert {one["dev"] for one in trace.operations} == {f"fuse:{other}"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`wptrace io --level request`: requests with their owners and the tasks that sleep for them, and no operations."""
+"""`wptrace io --level request`: requests with their owners, tasks that sleep for them, and no operations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wptrace.bpf.object import BpfObject
 from wptrace.bpf.programs import run_statistics
 from wptrace.flows.io import calls, operations
 
-# What is about operations, or made of them.
+# Kinds of rows that are about operations.
 _OPERATIONS = {"operation", "hit", "owned_operation", "owned_hit", "work"}
 _WORDS = ("--level=request", "--by=process", "--waits=0")
 
@@ -32,14 +32,14 @@ def load(disk: Disk, reads: int, **options: object) -> Line:
 
 
 def right(trace: Trace, job: Line) -> None:
-    """All that fio made is there, and what it waited for."""
+    """The trace has all of fio's requests and waits."""
     summary, reads = trace.summary, job["read"]["total_ios"]
     assert count(summary, op="read") == reads == summary["requests"]["finished"]
     assert [row["count"] for row in totals(summary, "owned_request") if row["owner"].startswith("fio[")] == [reads]
     assert not _OPERATIONS & {row["kind"] for row in summary["rows"]}
     assert "operations" not in summary
     (slept,) = totals(summary, "sleep")
-    # Not for more than it left its CPU by itself.
+    # At most as many as its voluntary context switches.
     assert 0 < slept["count"] <= job["ctx"]
     named = totals(summary, "wait")
     assert sum(row["count"] for row in named) == slept["count"]
@@ -75,7 +75,7 @@ def test_requests_of_a_real_disk(disk: Disk) -> None:
     with Trace(*_WORDS, "--interference", "--slow=1s", f"--dev={disk.name}") as trace:
         job = load(disk, 200)
     right(trace, job)
-    # This disk shows both ends of what its driver does.
+    # This disk shows the start and the end of the driver's work.
     stages = {row["stage"]: row for row in trace.summary["rows"] if row["kind"] == "request"}
     assert all(stages[name]["min_ns"] > 0 for name in ("driver", "device", "complete"))
 
@@ -112,7 +112,7 @@ def test_system_calls_are_counted_by_what_they_are_about(tmp_path: Path) -> None
             for _ in range(20_000):
                 call()
             more = {name: now - before[name] for name, now in counted(obj).items()}
-            # Others make calls as well, but not so many.
+            # Other processes make calls as well, but fewer.
             assert more[about] >= 20_000
             assert max(more, key=more.__getitem__) == about
     assert calls.price().calls > 0
@@ -135,5 +135,5 @@ def test_a_budget_counts_what_the_kernel_does_for_each_call() -> None:
             for _ in range(10_000):
                 os.getppid()
             assert slow.statistics().run_time_ns - before >= 10_000 * 100
-        # They are not counted as runs of a program once more.
+        # They are not counted as runs of another program.
         assert slow.statistics().run_count == 0

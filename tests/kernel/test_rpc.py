@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`wptrace flow rpc` against what the NFS client counts itself."""
+"""`wptrace flow rpc` against the NFS client's own counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.thorough import only_all
 
 pytestmark = [
     pytest.mark.guest,
-    # Until a server has waited for clients of its former life, and that on each kernel.
+    # A server waits for clients of its former life before it serves, on each kernel again.
     only_all,
 ]
 
@@ -62,7 +62,7 @@ def test_calls_of_nfs(tmp_path: Path) -> None:
     for one in (served, folder):
         one.mkdir()
     with nfs.mounted(served, folder):
-        # Opened once, so that the server's grace is over.
+        # Opened once, so that the server's grace period is over.
         (folder / "first").write_text("x")
         before = _settled(folder)
         with RpcTrace("rpc") as trace:
@@ -75,10 +75,10 @@ def test_calls_of_nfs(tmp_path: Path) -> None:
     requests = summary["requests"]
     assert (requests["lost"], requests["in_flight"]) == (0, 0)
     if not Path("/sys/kernel/btf/sunrpc").exists():
-        # Types of modules came with 5.11: there is no way to know what a call is.
+        # Without types of modules, which came with 5.11, a call cannot be identified.
         assert requests["finished"] == grown.whole
         return
-    # The server calls the client as well, when it takes back what it delegated.
+    # The server calls the client as well, to recall a delegation.
     theirs = {name: count for name, count in _by_procedure(summary, "total").items() if name in grown.made}
     assert theirs == dict(grown.made)
     assert sum(theirs.values()) == grown.whole

@@ -14,7 +14,7 @@ from wptrace.bpf.object import BpfObject
 @pytest.mark.one_kernel
 @pytest.mark.parametrize(("one_in", "most"), [(0, 0), (1, 0), (10, 18)])
 def test_as_many_are_left_out_as_belong_to_one(one_in: int, most: int) -> None:
-    """0 is what a budget sets when all are timed again, maybe between two looks of a program: then none is left out."""
+    """A budget sets 0 once all are timed again, maybe between two reads of a program; then none is left out."""
     with BpfObject(object_path("sample")) as obj:
         obj.load()
         obj.bss.one_in = one_in

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The live screen of a real trace, by real keys, in a terminal."""
+"""The live screen of a real trace, in a terminal with real keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.one_kernel
 
 @pytest.fixture
 def busy(disk: Disk) -> Iterator[Disk]:
-    """Somebody reads it all the time, and is named dd."""
+    """A disk that a process named dd reads all the time."""
     loop = f"while :; do dd if={disk.path} of=/dev/null iflag=direct bs=4k count=200 status=none; done"
     process = subprocess.Popen(["sh", "-c", loop], start_new_session=True)
     yield disk
@@ -46,7 +46,7 @@ def test_keys_on_a_real_trace_at_three_sizes(busy: Disk) -> None:
         assert not terminal.echoes
         for columns, lines in ((80, 24), (120, 40), (200, 50)):
             terminal.resize(columns, lines)
-            # Keys come before the size has been heard of.
+            # The keys arrive before the size of the terminal.
             terminal.send("d", "?", "x", "tab")
             terminal.wait_for("    |")
             terminal.wait_for(busy.path)
@@ -75,5 +75,5 @@ def test_keys_on_a_real_trace_at_three_sizes(busy: Disk) -> None:
         assert "Traceback" not in terminal.raw
         assert terminal.settings == terminal.before
         assert terminal.screen.cursor
-        # Counts of the time in which keys were handled add up.
+        # The counts are right even though keys were handled meanwhile.
         assert terminal.shows("finished + 0 in flight + 0 lost")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--segments`: reads that wait for one page after the other, next to what the kernel's own tracing says of them."""
+"""`--segments`: reads that wait for one page after another, against the kernel's own tracing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.guest
 
 @pytest.fixture(scope="module")
 def disk() -> Iterator[Disk]:
-    """Each request takes 50 ms, and each page of a read is a request, which is waited for before the next one."""
+    """A disk that takes 50 ms for a request; each page of a read is a request, and the next one waits for it."""
     with (
         null_device("wptest_pages", irqmode=2, completion_nsec=LATE_NS) as made,
         setting(made.queue / "read_ahead_kb", "0"),
@@ -44,7 +44,7 @@ def flow(disk: Disk) -> Iterator[Running]:
 
 
 def read(flow: Running, disk: Disk, pages: int, at: int) -> tuple[Line, list[Record]]:
-    """The operation, and the kernel's events of its requests."""
+    """Read, and return the operation and the kernel's events of its requests."""
     dev = f"dev == {os.stat(disk.path).st_rdev >> 8 << 20 | os.stat(disk.path).st_rdev & 255}"  # noqa: PTH116
     fd = os.open(disk.path, os.O_RDONLY)
     try:
@@ -59,7 +59,7 @@ def read(flow: Running, disk: Disk, pages: int, at: int) -> tuple[Line, list[Rec
 
 
 def sums(line: Line) -> Counter[str]:
-    """Of its stretches, which lie one behind the other from its start on."""
+    """Sum up the segments by stage; they follow one another from the start."""
     found: Counter[str] = Counter()
     at = 0
     for one in line["segments"]:
@@ -70,7 +70,7 @@ def sums(line: Line) -> Counter[str]:
 
 
 def by_sector(records: list[Record], name: str) -> dict[int, int]:
-    """When it happened to the request that begins there."""
+    """Return the times of an event by the first sector of its request."""
     return {int(one.text.rpartition(" + ")[0].rpartition(" ")[2]): one.ns for one in records if one.name == name}
 
 
@@ -88,14 +88,14 @@ def test_each_wait_has_its_stretches_and_its_request(flow: Running, disk: Disk) 
         assert one["maj_min"] == line["maj_min"]
         at = {name: start + one[f"{name}_ns"] for name in ("queued", "got", "issued", "handed", "seen", "completed")}
         assert list(at.values()) == sorted(at.values())
-        # One after the other, and as the kernel saw them: neither comes before what it is caused by.
+        # One after the other, in the order of cause and effect, by the kernel's clock as well.
         assert before <= queued[one["sector"]] + US
         assert at["queued"] <= issued[one["sector"]] + US
         assert queued[one["sector"]] <= at["issued"] <= completed[one["sector"]] + US
         assert issued[one["sector"]] + LATE_NS <= at["completed"] + US
         before = at["completed"]
     waits = [(one["from_ns"], one["to_ns"]) for one in line["segments"] if one["stage"] == "device"]
-    # An emulated CPU may take so long before its task sleeps that there is nothing left to wait for.
+    # An emulated CPU may be so slow that a request is done before its task sleeps.
     spans = [(one["handed_ns"], one["seen_ns"]) for one in children]
     assert waits == [span for span in spans if span in waits]
     assert len(waits) > 1
@@ -108,7 +108,7 @@ def test_what_has_no_room_is_a_sum(flow: Running, disk: Disk) -> None:
     assert len(line["segments"]) + line["more_segments"] > len(line["segments"]) == flow.flow._obj.constants["SEGMENTS"]
     assert all(found[name] <= ns for name, ns in line["stages"].items())
     assert sum(line["stages"].values()) == line["total_ns"] > sum(found.values())
-    # All but the last requests.
+    # All requests but the last ones.
     first = [FEW * PAGE // 512 + at * PAGE // 512 for at in range(flow.flow._obj.constants["CHILDREN"] - 1)]
     assert [one["sector"] for one in line["children"]] == first
     assert line["requests"] == MANY == len(by_sector(records, "block_rq_issue"))

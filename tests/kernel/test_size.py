@@ -46,7 +46,7 @@ class Block(NamedTuple):
 
 
 def blocks(log: Path) -> list[Block]:
-    """Every block of a job in the order of its completion, which for psync is that of its issue."""
+    """Return the blocks of a job in the order of completion, which is that of submission with psync."""
     lines = [line.split(",") for line in log.read_text().splitlines()]
     return [Block(OPS[int(words[2])], int(words[3]), int(words[4])) for words in lines]
 
@@ -57,7 +57,7 @@ def sizes(summary: Line, disk: Disk, op: str, stage: str = "total") -> dict[int,
 
 
 def in_order(found: list[Block], op: str) -> int:
-    """How many blocks begin where the one before them of the same operation ended."""
+    """Return how many blocks begin where the previous one of the same operation ended."""
     ours = [block for block in found if block.op == op]
     return sum(after.offset == before.offset + before.size for before, after in zip(ours, ours[1:]))
 
@@ -71,7 +71,7 @@ WORK: tuple[dict[str, Any], ...] = (
 
 
 def work(disks: list[Disk], folder: Path) -> dict[Disk, list[Block]]:
-    """One after the other: a program that interrupts itself for another disk is skipped, which costs a request."""
+    """Run the jobs one after the other: if an interrupt runs a program within itself, the kernel skips it."""
     jobs: list[dict[str, Any]] = [{"filename": disk.path, "stonewall": 1, **part} for part in WORK for disk in disks]
     for number, job in enumerate(jobs):
         job.update(write_lat_log=str(folder / f"job{number}"), log_offset=1)
@@ -109,7 +109,7 @@ def test_each_size_is_counted_as_fio_counts_it(disks: list[Disk], tmp_path: Path
 
 @pytest.mark.one_kernel
 def test_order_is_that_of_the_issue(disk: Disk) -> None:
-    """Eight at a time complete in whatever order; they were issued in that of the disk."""
+    """Eight requests at a time may complete in any order, but were issued in the order of their sectors."""
     flow = SizeFlow((disk.path,))
     with ExitStack() as stack:
         stack.callback(flow.close)
@@ -125,7 +125,7 @@ def test_order_is_that_of_the_issue(disk: Disk) -> None:
 
 @pytest.mark.guest
 def test_a_request_that_is_issued_twice_counts_once() -> None:
-    """The disk turns every tenth command away as if it were busy."""
+    """The disk rejects every tenth command as if it were busy."""
     # SDEBUG_OPT_HOST_BUSY of drivers/scsi/scsi_debug.c
     with ExitStack() as stack:
         disk = stack.enter_context(scsi_debug(every_nth=10, opts=0x8000))
@@ -146,9 +146,9 @@ def test_a_request_that_is_issued_twice_counts_once() -> None:
 
 @pytest.mark.one_kernel
 def test_more_sizes_than_there_are_places(loop: Disk) -> None:
-    """Sizes without a place are counted and shown; the bytes are those of all."""
+    """Sizes without a place are counted and shown; the bytes include them."""
     many = 700
-    (loop.queue / "scheduler").write_text("none")  # others may issue on another CPU, which has places of its own
+    (loop.queue / "scheduler").write_text("none")  # on another CPU, places are different
     flow = SizeFlow((loop.path,))
     memory = mmap.mmap(-1, 512 * many)
     device = os.open(loop.path, os.O_RDONLY | os.O_DIRECT)
@@ -174,7 +174,7 @@ def test_more_sizes_than_there_are_places(loop: Disk) -> None:
 
 @pytest.mark.one_kernel
 def test_the_fallback_counts_the_same(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where tp_btf is refused raw_tp does the same, which no kernel of the matrix needs: so it is forced here."""
+    """Force raw_tp, which replaces tp_btf where that is refused; no kernel of the matrix needs that."""
     monkeypatch.setattr(SizeFlow, "hooks", tuple(hook._replace(programs=hook.programs[1:]) for hook in SizeFlow.hooks))
     flow = SizeFlow((disk.path,))
     try:
@@ -190,7 +190,7 @@ def test_the_fallback_counts_the_same(disk: Disk, monkeypatch: pytest.MonkeyPatc
 
 
 def slots(output: str) -> Counter[int]:
-    """Requests by the lower edge of bitesize's slots, in KiB. Bytes behind the end of a name make it print several."""
+    """Return requests by the lower bound of bitesize's slots, in KiB. It may print a name more than once."""
     lines = [re.fullmatch(r"\s*(\d+) -> \d+\s*: (\d+)\s*\|.*", line) for line in output.splitlines()]
     counts = Counter[int]()
     for found in filter(None, lines):
@@ -200,7 +200,7 @@ def slots(output: str) -> Counter[int]:
 
 @pytest.mark.guest
 def test_the_same_as_the_kernels_own_tracing(disk: Disk) -> None:
-    """Every issue of a request with its size and sector, as the kernel writes it down."""
+    """Every issued request with its size and sector, by the kernel's own tracing."""
     flow = SizeFlow((disk.path,))
     with ExitStack() as stack:
         ours = f"dev == {disk.number}"

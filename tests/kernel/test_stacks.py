@@ -44,7 +44,7 @@ def has(row: Line, *functions: str) -> bool:
 
 
 def count(summary: Line, *functions: str, **wanted: str) -> int:
-    """How many I/Os were started by stacks with these functions."""
+    """Return how many I/Os began in stacks with these functions."""
     rows = [row for row in summary["rows"] if all(row[name] == value for name, value in wanted.items())]
     return sum(row["count"] for row in rows if has(row, *functions))
 
@@ -74,7 +74,7 @@ NUMBERS, ROUNDS = (150, 90), 3
 
 
 def read_both(places: list[Place]) -> None:
-    """On one CPU in turn. Not at once: from 7.0 on the one may preempt a program of the other, and is skipped by it."""
+    """Read both in turn on one CPU. If one preempted a program of the other, 7.0 and newer would skip a program."""
     common = {"size": "2M", "thread": 1, "cpus_allowed": "0", "stonewall": 1}
     turns = [number // ROUNDS for number in NUMBERS]
     jobs = [{"filename": one.file, "number_ios": number, **common} for one, number in zip(places, turns)]
@@ -82,7 +82,7 @@ def read_both(places: list[Place]) -> None:
 
 
 def test_two_file_systems_have_different_stacks(places: list[Place]) -> None:
-    """Each has as many I/Os in its own stacks as fio made there."""
+    """fio made as many I/Os in each file system as the stacks of that have."""
     with StacksTrace(*(f"--dev={place.disk.name}" for place in places)) as trace:
         read_both(places)
         trace.stop()
@@ -91,14 +91,14 @@ def test_two_file_systems_have_different_stacks(places: list[Place]) -> None:
         assert count(summary, place.reads, dev=place.disk.name, op="read") == count(summary, place.reads) == number
         rows = [row for row in summary["rows"] if has(row, place.reads)]
         assert sum(row["bytes"] for row in rows) == 4096 * number
-        # The innermost function is the kernel's, not what takes the stack.
+        # The innermost function is the kernel's, not that of the program.
         assert all(row["stack"]["kernel"][0].startswith(("blk_mq_", "__blk_mq_")) for row in rows), rows
     assert lossless(summary), summary["loss"]
     assert summary["requests"]["in_flight"] == 0
 
 
 def test_merges_are_charged_to_who_merged(disk: Disk) -> None:
-    """Pages of a file that are written back merge into few requests; each of them is an I/O here."""
+    """Pages that are written back merge into a few requests; each is an I/O here."""
     before = disk.completed()
     with StacksTrace("--dev", disk.name) as trace:
         job = fio(disk.path, rw="write", direct=0, bs="64k", number_ios=40, end_fsync=1, norandommap=0)
@@ -108,7 +108,7 @@ def test_merges_are_charged_to_who_merged(disk: Disk) -> None:
     summary = trace.summary
     assert grown["write_merges"] > 0
     assert count(summary, "bio_attempt_back_merge", op="write") == grown["write_merges"]
-    # The sequence of a flush, which has no data, counts in the kernel as another write.
+    # The kernel counts a flush without data as another write.
     assert count(summary, op="write") <= grown["write"] + grown["write_merges"]
     assert sum(row["bytes"] for row in summary["rows"]) == grown["write_sectors"] * 512
     assert sum(row["bytes"] for row in summary["rows"]) == job["write"]["io_bytes"]
@@ -117,9 +117,9 @@ def test_merges_are_charged_to_who_merged(disk: Disk) -> None:
 
 
 def test_a_write_with_flushes_ends_once(disks: list[Disk]) -> None:
-    """Its data and its flushes are several requests, and one I/O; where the disk has no FUA, a flush is one as well."""
+    """Its data and flushes are several requests and one I/O. Without FUA the last one is a flush as well."""
     with StacksTrace(*(f"--dev={disk.name}" for disk in disks)) as trace:
-        # One after the other: a program that interrupts itself for another disk is skipped, which costs an I/O.
+        # One disk after the other: if an interrupt runs a program within itself, the kernel skips it.
         job = {"rw": "write", "sync": "dsync", "number_ios": 30, "stonewall": 1}
         jobs = fio_jobs(*({"filename": disk.path, **job} for disk in disks))
         trace.stop()
@@ -135,14 +135,14 @@ def test_a_write_with_flushes_ends_once(disks: list[Disk]) -> None:
 
 
 def polls(pid: int) -> bool:
-    """By the number of its system call: poll or ppoll."""
+    """Tell whether a process is in poll or ppoll."""
     number = {"x86_64": "7", "aarch64": "73"}[os.uname().machine]
     return Path(f"/proc/{pid}/syscall").read_text().split()[0] == number
 
 
 @pytest.mark.one_kernel
 def test_folded_lines_for_a_process_with_its_own_stack(disk: Disk, tmp_path: Path) -> None:
-    """Folded lines for a flame graph: the process outermost, the block layer innermost, and the count."""
+    """Folded lines for a flame graph: the process first, the block layer last, then the count."""
     # fio waits for a newline, so that its pid is known before its first I/O.
     command = f"read line; exec fio --name=job --filename={disk.path} --rw=randread --bs=4k --direct=1 --size=32M"
     command += " --norandommap --ioengine=psync --number_ios=120 --thread --output-format=terse"
@@ -151,9 +151,9 @@ def test_folded_lines_for_a_process_with_its_own_stack(disk: Disk, tmp_path: Pat
     links = len(list(loaded.links()))
     arguments = ["-d", disk.name, "-p", str(wanted.pid), "-D", "--user", "--folded", "count", "-o", str(result)]
     trace = subprocess.Popen([sys.executable, "-m", "wptrace", "stacks", *arguments], stderr=subprocess.PIPE, cwd=ROOT)
-    # Its first snapshot, which the figures start from, is behind it when it waits for records.
+    # Once it waits for records, it has taken the snapshot that the figures start from.
     wait_until(lambda: len(list(loaded.links())) >= links + 4 and polls(trace.pid), "the tracer to wait")
-    fio(disk.path, number_ios=50)  # somebody else's
+    fio(disk.path, number_ios=50)  # another process
     wanted.communicate("\n", timeout=PATIENCE)
     trace.send_signal(signal.SIGINT)
     assert not any(trace.communicate(timeout=PATIENCE))
@@ -187,12 +187,12 @@ def test_min_leaves_quick_ones_uncharged(disk: Disk) -> None:
 
 @pytest.mark.one_kernel
 def test_who_does_io_while_the_trace_begins_has_a_name(loop: Disk) -> None:
-    """Also where the ring, which has room for 128, was never read; it is reported once it has done I/O again."""
+    """Even though the ring, with room for 128, is not read; a process is reported when it does I/O."""
     flow = StacksFlow(Options((loop.path,), user=True))
     children: list[subprocess.Popen[bytes]] = []
     try:
         flow.start(Reader())
-        # The name is that of the shell's file until it runs dd, whose it is then.
+        # Until the shell runs dd, the name is that of the shell.
         for _ in range(150):
             read = ["dd", f"if={loop.path}", "of=/dev/null", "iflag=direct", "bs=4k", "count=1", "status=none"]
             subprocess.run(read, check=True)
@@ -210,7 +210,7 @@ def test_who_does_io_while_the_trace_begins_has_a_name(loop: Disk) -> None:
         stack.process.partition("[")[0] for group in found.cells if isinstance(stack := group.label("stack"), Stack)
     )
     assert found.books[REQUESTS].finished == 151, found.books[REQUESTS]
-    # Those that have ended and were not reported have no name; the last one lives.
+    # Processes that exited before they were reported have no name; the last one is alive.
     assert names["dd"] >= 100, names
     (python,) = (name for name in names if name not in ("dd", "?"))
     assert python.startswith("python"), names
@@ -218,7 +218,7 @@ def test_who_does_io_while_the_trace_begins_has_a_name(loop: Disk) -> None:
 
 @pytest.mark.one_kernel
 def test_the_fallback_charges_the_same(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where tp_btf is refused raw_tp does the same, which no kernel of the matrix needs: so it is forced here."""
+    """Force raw_tp, which replaces tp_btf where that is refused; no kernel of the matrix needs that."""
     hooks = tuple(hook._replace(programs=hook.programs[1:]) for hook in StacksFlow.hooks)
     monkeypatch.setattr(StacksFlow, "hooks", hooks)
     found, job = run(Options((disk.path,)), disk, rw="randrw")
@@ -240,10 +240,10 @@ def kernel(group: Group) -> tuple[str, ...]:
 @pytest.mark.one_kernel
 @pytest.mark.parametrize(("room", "second_room"), [(1, 1024), (1, 1)], ids=["a second chance", "none"])
 def test_stacks_that_want_one_place(loop: Disk, room: int, second_room: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two stacks and room for one: the other gets a second chance, or has no place; both are counted."""
+    """Two stacks and one place: the second stack uses the overflow table, or is counted without a place."""
     monkeypatch.setattr(stacks, "_STACKS", room)
     monkeypatch.setattr(stacks, "_MORE_STACKS", second_room)
-    # Reads at first, so that the stack which has no room is known.
+    # Reads come first, so that it is known which stack gets no room.
     found, job = run(Options((loop.path,)), loop, rw="rw", norandommap=0)
     total_ios = {"vfs_read": job["read"]["total_ios"], "vfs_write": job["write"]["total_ios"]}
     seen = {name: started(found, name) for name in total_ios}
@@ -259,9 +259,9 @@ def test_stacks_that_want_one_place(loop: Disk, room: int, second_room: int, mon
 
 @pytest.mark.one_kernel
 def test_a_stack_that_is_taken_for_another_is_noticed(disk: Disk) -> None:
-    """Falsify what a CPU has learned: one of 128 stacks is walked to check it, which must notice."""
+    """Falsify what a CPU has learned: one in 128 stacks is walked as a check, which must notice."""
     flow = StacksFlow(Options((disk.path,)))
-    # Each CPU learns on its own.
+    # Each CPU learns by itself.
     job = {"cpus_allowed": "0"}
     try:
         flow.start(Reader())
@@ -275,7 +275,7 @@ def test_a_stack_that_is_taken_for_another_is_noticed(disk: Disk) -> None:
             known[key] = cpus
         assert hits >= 90
         runs = 0
-        # If all come by a way that is new to the CPU, there is nothing to be mistaken.
+        # If all stacks are new to the CPU, none can be mistaken.
         while not flow.snapshot().books[REQUESTS].noted.get(MISTAKEN_STACK) and runs < 100:
             fio(disk.path, number_ios=200, **job)
             runs += 1
@@ -291,7 +291,7 @@ def test_a_stack_that_is_taken_for_another_is_noticed(disk: Disk) -> None:
 
 @pytest.mark.guest
 def test_the_same_as_the_kernels_own_tracing(disk: Disk) -> None:
-    """Each request that gets its place in the queue has one stack in the kernel's buffer; nothing merges here."""
+    """Each request has one stack in the kernel's buffer, because nothing merges here."""
     flow = StacksFlow(Options((disk.path,)))
     with ExitStack() as stack:
         ours = f"dev == {disk.number}"
@@ -305,7 +305,7 @@ def test_the_same_as_the_kernels_own_tracing(disk: Disk) -> None:
     theirs = {name: sum(name in record.stack for record in records) for name in ("vfs_read", "vfs_write")}
     assert theirs == {"vfs_read": job["read"]["total_ios"], "vfs_write": job["write"]["total_ios"]}
     assert {name: started(found, name) for name in theirs} == theirs
-    # From the block layer out to the system call the functions are the same.
+    # From the block layer out to the system call, the functions are the same.
     for group in found.cells:
         (same,) = {record.stack for record in records if record.stack[-len(kernel(group)) :] == kernel(group)} or {()}
         assert same, (kernel(group), records[0].stack)
@@ -313,7 +313,7 @@ def test_the_same_as_the_kernels_own_tracing(disk: Disk) -> None:
 
 @pytest.mark.guest
 def test_the_same_as_biostacks_in_the_same_run(request: pytest.FixtureRequest) -> None:
-    # The peer reads names of functions once, when it starts.
+    # The peer reads kernel symbols once, at its start.
     subprocess.run(["modprobe", "-a", "ext4", "xfs"], check=True)
     with ExitStack() as stack:
         peer = stack.enter_context(running_peer("biostacks-libbpf", links=3))
@@ -332,7 +332,7 @@ def test_the_same_as_biostacks_in_the_same_run(request: pytest.FixtureRequest) -
             if f"\n{place.reads}\n" in block:
                 theirs[place.reads] += sum(counts)
     for place, number in zip(places, NUMBERS):
-        # 7.x skips runs of its programs as well, and it does not say how many.
+        # On 7.x the kernel skips programs of the peer as well, which does not report how many.
         assert theirs[place.reads] == number or (GUEST == "7.2" and 0 < theirs[place.reads] < number), output
         assert started(found, place.reads) == number
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests whose end no program saw are not in flight for ever, and what really is in flight stays."""
+"""Requests whose end no program saw leave the books, and requests that are in flight stay."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def tracing(disk: Disk) -> Iterator[PathFlow]:
 
 @contextmanager
 def unseen(flow: Flow, hook: str = "complete") -> Iterator[None]:
-    """Nobody sees completions meanwhile, or what it is, as where the kernel skips programs."""
+    """Detach the programs of a hook meanwhile, as if the kernel skipped them."""
     assert isinstance(flow, PathFlow)
     obj: BpfObject = flow._running.obj
     if hook == "queue":
-        # 5.10 asks for each bio whether it is limited; what is attached there now cannot be attached again.
+        # Here 5.10 asks for each bio whether it is throttled, and cannot attach programs again.
         obj.progs["throttle_old_fentry"].close()
     programs = [program for name, program in obj.progs.items() if name.startswith(f"{hook}_") and program.links]
     assert len(programs) == 1
@@ -81,14 +81,14 @@ def test_what_the_device_has_no_more_is_not_in_flight(disk: Disk) -> None:
         with unseen(flow):
             read(disk, 7)
         assert flow.snapshot().books[REQUESTS].in_flight > 0
-        # Not at once: the end of a request may be on its way.
+        # The sweep waits, because the end of a request may be on its way.
         wait_until(lambda: not flow.in_flight(0), "the end of requests that the device has no more")
         wait_until(lambda: not flow.snapshot().books[REQUESTS].in_flight, "an account without them")
         read(disk, 10)
         flow.stop()
         book = flow.snapshot().books[REQUESTS]
     lost = {cause.name: count for cause, count in book.lost.items()}
-    # A bio that is used again reveals one by itself.
+    # A bio that is used again may reveal one.
     assert set(lost) <= {"ghost", "unmatched_start"}
     assert lost["ghost"] >= 1
     assert (book.finished, book.lost_total, book.in_flight) == (20, 7, 0)
@@ -107,9 +107,9 @@ def test_the_last_look_finds_them_as_well(disk: Disk) -> None:
 
 @pytest.mark.one_kernel
 def test_a_window_of_other_tests_has_a_reason_for_what_is_missing(disk: Disk) -> None:
-    """Also where a filter leaves out others, of whose ends nothing is known."""
+    """Even if a filter leaves out other requests, about whose ends nothing is known."""
     with path_of(disk) as shared:
-        # On a kernel that hides ends the test itself would be made again.
+        # On a kernel that hides ends, this test itself would be run again.
         with suppress(KernelSkippedError), shared.window(Filter(pid=os.getpid())) as trace:
             read(disk, 3)
             with unseen(shared.flow):
@@ -121,7 +121,7 @@ def test_a_window_of_other_tests_has_a_reason_for_what_is_missing(disk: Disk) ->
 
 
 def parts(flow: PathFlow) -> tuple[int, int, int]:
-    """Of requests: how many are in the row, the time of all of them, and what of that belongs to no stage."""
+    """Return the number of requests in the row, their time, and how much of it belongs to no stage."""
     found = flow.snapshot().cells
     (stages,) = (stages for group, stages in found.items() if group.kind is REQUEST and group.label("op") == "read")
     total = stages.pop(TOTAL)
@@ -135,7 +135,7 @@ def test_a_request_of_which_only_the_end_is_seen_is_in_its_row(disk: Disk, hooks
         with ExitStack() as stack:
             for hook in hooks:
                 stack.enter_context(unseen(flow, hook))
-            # Bios that were queued before tracing began may end now.
+            # Bios that were queued before the trace may still end.
             read(disk, 2)
             time.sleep(1.1)
             read(disk, 5)
@@ -146,11 +146,11 @@ def test_a_request_of_which_only_the_end_is_seen_is_in_its_row(disk: Disk, hooks
     book = books[REQUESTS]
     assert completed(disk) - before == 10
     assert (book.started, book.finished, book.in_flight, count) == (10, 10, 0, 10)
-    # Nobody saw whose it is, or how long it waited to be made: that is said. Without the issue its operation has it.
+    # Owner and time in the queue are unknown, and counted as such. Without the issue the operation still has them.
     noted = {cause.name: count for cause, count in book.noted.items() if cause != RECURSION}
     assert noted == ({"unseen_start": 5} if "queue" in hooks else {})
     assert books[OPERATIONS].finished == 10
-    # Where the disk keeps no stamps, when the driver had it nobody knows either.
+    # If the disk keeps no stamps either, the time of the issue is unknown.
     stamped = blockdev.is_stamped(disk.name)
     assert (0 < unattributed < total) == ("issue" in hooks and not stamped)
     assert unattributed >= 0
@@ -164,7 +164,7 @@ def lost(flow: PathFlow) -> dict[str, int]:
 def test_flushes_of_a_commit_during_a_reading_are_seen(
     disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They begin once those that began were counted, and are over when the rows are read."""
+    """They begin after the started requests were counted, and end before the rows are read."""
     with mounted(disk, "ext4", tmp_path / "files") as folder, tracing(disk) as flow:
         with (folder / "log").open("wb", buffering=0) as file:
 
@@ -187,13 +187,13 @@ def test_flushes_of_a_commit_during_a_reading_are_seen(
 
 
 def test_a_request_of_which_nothing_is_seen_is_lost(tmp_path: Path) -> None:
-    """The disk has counted it. Of nvme its driver tells as well."""
+    """The disk has counted it; an nvme driver would report it as well."""
     with loop_device(tmp_path / "image") as disk, tracing(disk) as flow:
         read(disk, 2)
         flow.snapshot()
         with unseen(flow, "queue"), unseen(flow, "issue"), unseen(flow):
             read(disk, 7)
-        # The kernel counts one after it has woken up who waits for it.
+        # The kernel counts a request after it has woken up the waiter.
         wait_until(lambda: lost(flow) == {"unseen": 7}, "the disk's own count")
         read(disk, 3)
         flow.stop()
@@ -205,13 +205,13 @@ def test_a_request_of_which_nothing_is_seen_is_lost(tmp_path: Path) -> None:
 @pytest.mark.one_kernel
 @pytest.mark.guest
 def test_what_the_device_has_stays_in_flight(path_flow: Running, tmp_path: Path) -> None:
-    """Beside ghosts on the same disk, and longer than those are waited for."""
+    """With ghosts on the same disk, and for longer than those are kept."""
     with (
         nbd.server(tmp_path) as server,
         nbd.connected(tmp_path) as disk,
         path_flow.aim(disk).window(each=False) as trace,
     ):
-        # Not before: a window that finds something in flight begins another flow.
+        # Only now, because a window that finds something in flight restarts the flow.
         flow = path_flow.flow
         with nbd.stopped(server):
             pid = os.fork()
@@ -249,6 +249,6 @@ def test_under_load_nothing_is_taken_for_one(disk: Disk) -> None:
     made = completed(disk) - before
     skipped = sum(count for cause, count in book.noted.items() if cause == RECURSION)
     unskipped({"loss": {"recursion": skipped}, "requests": {"finished": book.finished}}, made)
-    # A hardened kernel may hide some ends from all programs.
+    # A hardened kernel may hide some ends from every program.
     assert book.lost_total <= (0 if GUEST else made // 100)
     assert (book.started, book.in_flight) == (made, 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tracers come and go under load: the kernel lives, says nothing of it, and each of them sees what there is."""
+"""Tracers come and go under load: the kernel survives without a complaint, and each tracer sees everything."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from wptrace.flows.io.path import PathFlow
 from wptrace.model.book import RECURSION
 from wptrace.model.kind import OPERATIONS, REQUESTS
 
-# A guest that dies has its console in build/test-logs, or where --console says.
+# build/test-logs has the console of a guest that dies, or the file that --console names.
 ROUNDS = int(os.environ.get("WPTRACE_TESTS_STARTS", cases(100, 1)))
-# With threads, who kills fio kills its jobs. One that takes all of an emulated CPU makes a start four times as long.
+# With threads, killing fio kills its jobs. A load that uses all of an emulated CPU makes a start four times as long.
 _LOAD = (
     "fio --name=x --thread --filename={path} --rw=randrw --bs=4k --size=60m --direct=1"
     " --time_based --runtime=100000 --rate_iops=150,150 {more}"
 )
-# Not what an emulated CPU that stands still makes the kernel say.
+# Leave out what the kernel says when an emulated CPU stalls.
 _COMPLAINTS = ("Oops", "WARNING: CPU", "kernel BUG", "BUG: unable", "BUG: kernel")
 
 
-# An emulated CPU now and then traps after a single step that nobody set, which the comment in exc_debug_kernel()
-# describes for QEMU. Of these kernels 5.10 alone steps code of its own: later ones' kprobes do without (commit
-# "x86/kprobes: Use int3 instead of debug trap for single-step", 5.13).
+# An emulated CPU sometimes traps after a single step that was not set; a comment in exc_debug_kernel() describes that
+# for QEMU. Of these kernels only 5.10 single-steps code itself: later kprobes do without (commit "x86/kprobes: Use int3
+# instead of debug trap for single-step", 5.13).
 _EMULATED_STEP = "exc_debug_kernel"
 _OLD = os.uname().release.startswith("5.")
 
@@ -71,7 +71,7 @@ def come_and_go(disks: Sequence[Disk], interference: bool) -> None:
 @pytest.mark.one_kernel
 @pytest.mark.guest
 def test_tracers_come_and_go_under_load() -> None:
-    # The emulated nvme loses commands of 5.10 at this depth, traced or not (docs/kernels.md).
+    # On 5.10 the emulated nvme loses commands at this depth, traced or not (docs/kernels.md).
     disks = Disk("vdb" if _OLD else "nvme0n1"), Disk("vda")
     jobs = "--ioengine=libaio --iodepth=8", "--ioengine=psync"
     before = complaints()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Syncs, page faults and swap-ins against fio's counts and the kernel's; whose commit a sync waited for."""
+"""Syncs, page faults and swap-ins against fio's counts and the kernel's, and the commits that syncs wait for."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ WRITER = "wptest_writer"
 
 @pytest.fixture(autouse=True)
 def _the_kernel_writes_when_it_is_asked() -> Iterator[None]:
-    """Else there may be nothing left for a sync to wait for."""
+    """Let nothing else write, because then a sync may find nothing to wait for."""
     with written_when_asked():
         yield
 
 
-# By name of the file system: the disk of a guest that it is on.
+# File systems and the disks that they are on in guests.
 PLACES = {"ext4": "vda", "xfs": "nvme0n1", "btrfs": "sda"} if GUEST else {"ext4": "loop"}
 
 
@@ -65,13 +65,13 @@ def folders(disks: dict[str, Disk], tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(scope="module")
 def flow(path_flow: Running, disks: dict[str, Disk], folders: dict[str, Path]) -> Running:
-    """The trace of all modules, of all their disks."""
+    """The trace of all modules, aimed at all disks of this one."""
     return path_flow.aim(*disks.values())
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    """Nothing is mounted there: who uses it comes before those of the folders."""
+    """A disk without a file system; tests that use it come before those that use the folders."""
     if GUEST:
         yield Disk("vda")
     else:
@@ -81,12 +81,12 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 @pytest.fixture
 def bare(path_flow: Running, disk: Disk) -> Running:
-    """The same trace, of that disk."""
+    """The trace of all modules, aimed at that disk."""
     return path_flow.aim(disk)
 
 
 def whole(trace: Lines) -> None:
-    """Nothing lost, no end without a start, and each nanosecond in one stage."""
+    """Nothing is lost, no end lacks its start, and the stages of each operation add up."""
     assert lossless(trace.summary), trace.summary["loss"]
     assert trace.summary["operations"]["in_flight"] == 0
     assert len(trace.operations) == trace.summary["operations"]["finished"]
@@ -95,7 +95,7 @@ def whole(trace: Lines) -> None:
 
 
 def test_flushes_that_are_asked_for_without_data(disk: Disk, bare: Running) -> None:
-    """The kernel counts each as a write, and the flushes that it makes of them apart: so it takes both to agree."""
+    """The kernel counts each as a write, and its own flushes separately: only both together agree."""
     fd = os.open(disk.path, os.O_WRONLY)
     with bare.window() as trace:
         before = disk.completed()
@@ -117,7 +117,7 @@ def test_flushes_that_are_asked_for_without_data(disk: Disk, bare: Running) -> N
 
 @pytest.mark.one_kernel
 def test_flushes_of_a_process_are_those_that_it_asks_for(disk: Disk, bare: Running) -> None:
-    """Also where nobody asks for what the block layer makes of them, which is nobody's."""
+    """With a filter, requests that the block layer makes for the flushes belong to no process and are left out."""
     fd = os.open(disk.path, os.O_WRONLY)
     with bare.window(Filter(pid=os.getpid())) as trace:
         for _ in range(9):
@@ -133,7 +133,7 @@ def test_flushes_of_a_process_are_those_that_it_asks_for(disk: Disk, bare: Runni
 @pytest.mark.one_kernel
 @pytest.mark.guest
 def test_more_journals_than_are_remembered_at_a_time(path_flow: Running, tmp_path: Path) -> None:
-    """The one that was used the longest ago makes room, again and again."""
+    """The least recently used journal makes room, again and again."""
     with ExitStack() as stack:
         disks = [stack.enter_context(loop_device(tmp_path / f"{number}.img", "8M")) for number in range(18)]
         folders = [stack.enter_context(mounted(disk, "ext4", tmp_path / disk.name)) for disk in disks]
@@ -156,7 +156,7 @@ def _faults() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
 
 
-# What the interpreter has mapped stays: a page of its file that is read again is a major fault as well.
+# Pages that the interpreter has mapped stay in memory, because reading its file again is a major fault as well.
 _FILL = """
 import ctypes, mmap, os, sys
 if ctypes.CDLL(None, use_errno=True).mlockall(1):  # MCL_CURRENT
@@ -175,17 +175,17 @@ sys.stdin.readline()
 
 
 def _swapped_in() -> int:
-    """Pages, by all."""
+    """Return the pages swapped in so far, on the whole machine."""
     return int(re.findall(r"^pswpin (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE)[0])
 
 
 def _faults_of(pid: int) -> int:
-    """Those for which a page had to be read."""
+    """Return the major faults of a process."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[9])
 
 
 def _swap_out(group: Path) -> None:
-    """All memory of who is in there, and waits; what is being written is freed by one of the next turns."""
+    """Swap out the memory of a cgroup, and wait; a later attempt frees what is still being written."""
 
     def is_done() -> bool:
         with setting(group / "memory.high", "0"):
@@ -200,7 +200,7 @@ SWAPPED = 512
 
 @pytest.mark.guest
 def test_swapped_pages_are_read_again(disk: Disk, bare: Running, tmp_path: Path) -> None:
-    """Those of a process whose cgroup may have no memory for a while; nobody else has to swap."""
+    """The cgroup of the process has no memory for a while; nothing else has to swap."""
     group = tmp_path / "cgroup" / "wptest"
     group.parent.mkdir()
     subprocess.run(["mkswap", disk.path], check=True, capture_output=True)
@@ -213,7 +213,7 @@ def test_swapped_pages_are_read_again(disk: Disk, bare: Running, tmp_path: Path)
         with joined(group):
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert said(process) == "ready\n"
-        # No neighbours are read with a page.
+        # Read no neighbouring pages.
         with setting(Path("/proc/sys/vm/page-cluster"), "0"):
             _swap_out(group)
             with bare.window() as trace:
@@ -236,13 +236,13 @@ def test_swapped_pages_are_read_again(disk: Disk, bare: Running, tmp_path: Path)
     whole(trace)
     found = [one for one in trace.operations if one["op"] == "swapin"]
     read = after["read"] - before["read"]
-    # How much of it comes back, and whether others want some of it, is up to memory management.
+    # Memory management decides how much comes back, and whether others need some of it.
     assert count(trace.summary, op="read", dev=disk.name) == read > 0
     assert (after["read_sectors"] - before["read_sectors"]) * 512 == pages * PAGE
-    # Each belongs to a swap-in, or is shown by itself.
+    # Each request belongs to a swap-in or is shown by itself.
     otherwise = len([one for one in trace.requests if one["op"] == "read"])
     assert sum(one["requests"] for one in found) + otherwise == read
-    # Of that process the kernel knows for which swap-ins it had to read.
+    # For that process the kernel has counted the swap-ins that had to read.
     assert len([one for one in found if one["pid"] == process.pid and one["requests"]]) == faults > 0
     assert {(one["path"], one["offset"], one["length"]) for one in found} == {("", None, PAGE)}
 
@@ -257,11 +257,11 @@ SLOW_NS = 20 * MS
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[Disk, Path]]]:
-    """A disk of a driver, and a stacked one whose worker makes the requests, each with an ext4."""
+    """A scsi disk, and a stacked device whose worker makes the requests, each with ext4."""
     top = tmp_path_factory.mktemp("slow")
     with ExitStack() as stack:
         lower = stack.enter_context(null_device("wptest_lower", memory_backed=1))
-        # Its clock is that of ticks, and the first of them may be almost over.
+        # Its clock counts ticks, and the first tick may be almost over.
         delay = stack.enter_context(delayed(lower, SLOW_NS // MS + 4))
         made = {"scsi": stack.enter_context(scsi_device(SLOW_NS)), "delayed": delay}
         yield {kind: (disk, stack.enter_context(mounted(disk, "ext4", top / kind))) for kind, disk in made.items()}
@@ -276,8 +276,8 @@ def slow_flow(slow: dict[str, tuple[Disk, Path]]) -> Iterator[Running]:
 @pytest.mark.icount
 @pytest.mark.parametrize("kind", ["scsi", "delayed"])
 def test_data_and_journal_on_a_slow_disk(slow: dict[str, tuple[Disk, Path]], slow_flow: Running, kind: str) -> None:
-    """Each request takes its time: data are one, which the task makes itself, a commit two, one behind the other."""
-    # Where the requests are those of the device below, they take no time, and its worker has it.
+    """Each request takes 20 ms: data need one, made by the task; a commit needs two, one after the other."""
+    # If the requests are those of the device below, they take no time, and the time is in `layers`.
     data = {"scsi": "device_ns", "delayed": "layers_ns"}[kind]
     _, folder = slow[kind]
     settle()
@@ -292,15 +292,15 @@ def test_data_and_journal_on_a_slow_disk(slow: dict[str, tuple[Disk, Path]], slo
     for one in synced:
         waits, journal = one["stages"][data], one["stages"]["journal_ns"]
         assert min(waits, journal) >= SLOW_NS
-        # It begins at once, and nothing else is waited for.
+        # A sync that begins at once and waits for nothing else.
         alone = waits + journal > one["total_ns"] * 0.9 and abs(one["commit"]["ns"] - journal) < 2 * MS
         if alone and waits < 2 * SLOW_NS <= journal:
             usual.append(one)
             if kind == "scsi":
                 assert one["commit"]["requests"] >= 2
-                # The blocks of so small a file system are of 1 KiB.
+                # So small a file system has blocks of 1 KiB.
                 assert one["commit"]["bytes"] >= 3 * 1024
-    # Now and then the journal commits by itself, and a sync finds it at that.
+    # Sometimes the journal is committing by itself when a sync begins.
     assert len(usual) >= 7, synced
     rows = [row for row in trace.summary["rows"] if (row["kind"], row["op"]) == ("operation", "sync")]
     assert {row["count"] for row in rows} == {10}
@@ -323,7 +323,7 @@ sys.stdin.readline()
 
 @contextmanager
 def dirty(path: Path, blocks: int) -> Iterator[int]:
-    """A task that wrote this many blocks of 64 KiB and did not sync them."""
+    """A task that has written this many blocks of 64 KiB without a sync."""
     command = [sys.executable, "-c", _BIG, str(path), WRITER, str(blocks)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert said(process) == "ready\n"
@@ -335,9 +335,9 @@ def dirty(path: Path, blocks: int) -> Iterator[int]:
 
 @pytest.mark.icount
 def test_a_sync_behind_the_commit_of_another(slow: dict[str, tuple[Disk, Path]], slow_flow: Running) -> None:
-    """Blocks that are allocated when they are written have to be on the disk before their transaction is."""
+    """Blocks that are allocated by the write have to be on disk before their transaction commits."""
     disk, folder = slow["scsi"]
-    # Newer kernels do not change it while it is mounted.
+    # Newer kernels cannot change it while mounted.
     subprocess.run(["umount", str(folder)], check=True)
     mount(disk, "ext4", folder, "nodelalloc")
     settle()
@@ -348,7 +348,7 @@ def test_a_sync_behind_the_commit_of_another(slow: dict[str, tuple[Disk, Path]],
     whole(trace)
     (one,) = [one for one in trace.operations if one["op"] == "sync" and one["pid"] == os.getpid()]
     commit = one["commit"]
-    # Its own data are one request; those of the other and the journal are at least two, one behind the other.
+    # Its own data are one request; the other task's data and the journal are at least two in a row.
     assert one["stages"]["journal_ns"] > one["stages"]["device_ns"]
     assert commit["bytes"] >= 64 * 65536
     assert commit["comm"].startswith(f"jbd2/{disk.name}")
@@ -359,11 +359,11 @@ def test_a_sync_behind_the_commit_of_another(slow: dict[str, tuple[Disk, Path]],
     assert WRITER in trace.summary["verdict"]["text"]
 
 
-# --- On file systems, with the trace of all modules ------------------------------------------------------------------
+# --- File systems, with the trace of all modules ----------------------------------------------------------------------
 
 
 def test_a_write_that_has_to_read_first(disks: dict[str, Disk], folders: dict[str, Path], flow: Running) -> None:
-    """A part of a page that is not in memory: the only request of the write is a read, and is counted as one."""
+    """The rest of the page is not in memory, so the only request of the write is a read, and counts as such."""
     disk, path = disks["ext4"], folders["ext4"] / "data"
     path.write_bytes(bytes(64 * PAGE))
     settle()
@@ -383,21 +383,21 @@ def test_a_write_that_has_to_read_first(disks: dict[str, Disk], folders: dict[st
     assert [(one["op"], one["requests"], one["rwbs"][0]) for one in mine] == [("write", 1, "R")] * 16
     assert count(trace.summary, op="write", dev=disk.name, kind="operation") == 16
     for op in ("read", "write"):
-        # The file system may read and write by itself while a window opens and closes.
+        # The file system may read and write by itself while a window opens or closes.
         assert closing[op] - opened[op] <= count(trace.summary, op=op, dev=disk.name) <= after[op] - before[op]
 
 
 @pytest.mark.parametrize("kind", PLACES)
 @pytest.mark.parametrize("call", ["fsync", "fdatasync"])
 def test_each_sync_is_an_operation(folders: dict[str, Path], flow: Running, kind: str, call: str) -> None:
-    """As many as fio made. They wait for data, for the journal, or for both."""
+    """fio makes as many. They wait for data, for the journal, or for both."""
     folder = folders[kind]
     settle()
     with flow.window() as trace:
         job = fio(str(folder / call), rw="write", direct=0, number_ios=60, size="4M", ioengine="sync", **{call: 4})
     whole(trace)
     synced = [one for one in trace.operations if one["op"] == "sync" and one["comm"] == "fio"]
-    # It counts only the one kind: one after each four writes, but for the last.
+    # fio only counts fsync; fdatasync is made after every fourth write but the last.
     made = job["sync"]["total_ios"] if call == "fsync" else (job["write"]["total_ios"] - 1) // 4
     seen = Counter((one["op"], one["kind"], one["comm"], one["path"]) for one in trace.operations)
     assert {one["path"] for one in synced} == {str(folder / call)}, seen
@@ -408,7 +408,7 @@ def test_each_sync_is_an_operation(folders: dict[str, Path], flow: Running, kind
     writes = [one for one in trace.operations if one["op"] == "write" and one["comm"] == "fio"]
     assert len(writes) == job["write"]["total_ios"] == 60
     assert sum(one["stages"]["device_ns"] for one in synced) > 0
-    # Where functions cannot be observed, it is part of fs.
+    # It is part of `fs` where functions cannot be observed.
     if GUEST and kind != "btrfs":
         assert sum(one["stages"].get("journal_ns", 0) for one in synced) > 0
     assert all((one["offset"], one["length"]) == (None, 0) for one in synced)
@@ -416,7 +416,7 @@ def test_each_sync_is_an_operation(folders: dict[str, Path], flow: Running, kind
 
 @pytest.mark.guest
 def test_a_write_with_o_sync_stays_one_operation(folders: dict[str, Path], flow: Running) -> None:
-    """Its sync is a part of it, and so is the wait for the journal."""
+    """Its sync is part of the write, and so is the wait for the journal."""
     settle()
     with flow.window() as trace:
         job = fio(str(folders["ext4"] / "synced"), rw="write", direct=0, sync=1, number_ios=40, size="4M")
@@ -425,7 +425,7 @@ def test_a_write_with_o_sync_stays_one_operation(folders: dict[str, Path], flow:
     assert len(writes) == job["write"]["total_ios"] == 40
     assert all(one["kind"] == "operation" for one in writes)
     assert sum(one["stages"].get("journal_ns", 0) for one in writes) > 0
-    # What fio syncs itself is the file that it laid out.
+    # fio itself only syncs the file that it has laid out.
     assert len([one for one in trace.operations if one["op"] == "sync" and one["comm"] == "fio"]) <= 1
 
 
@@ -448,7 +448,7 @@ def test_msync_and_sync_file_range(folders: dict[str, Path], flow: Running) -> N
             assert done == 0
     whole(trace)
     synced = [one for one in trace.operations if one["op"] == "sync"]
-    # System calls do not show the mapped file.
+    # System calls do not show which file is mapped.
     mapped = {(str(path), page * PAGE, PAGE) for page in range(10)} if GUEST else {("", None, 0)}
     assert {(one["path"], one["offset"], one["length"]) for one in synced[:10]} == mapped
     ranges = [(one["path"], one["offset"], one["length"]) for one in synced[10:]]
@@ -458,7 +458,7 @@ def test_msync_and_sync_file_range(folders: dict[str, Path], flow: Running) -> N
 
 
 def test_whole_file_systems_are_synced(disks: dict[str, Disk], folders: dict[str, Path], flow: Running) -> None:
-    """As often as that was asked for, by whatever call: of one file system, and of all of them."""
+    """As often as requested, by calls for one file system and for all of them."""
     libc = ctypes.CDLL(None, use_errno=True)
     path = folders["ext4"] / "whole"
     path.write_bytes(bytes(32 * PAGE))
@@ -475,7 +475,7 @@ def test_whole_file_systems_are_synced(disks: dict[str, Disk], folders: dict[str
     synced = [one for one in trace.operations if one["op"] == "sync"]
     assert [one["path"] for one in synced] == [str(path)] * 7 + [""] * 5
     assert {one["dev"] for one in synced} == {disks["ext4"].name}
-    # They are of no file: one that is asked for has its own alone.
+    # They have no file, so a filter for a file leaves them out.
     with flow.window(Filter(file=mounts.file(str(path)))) as trace, path.open("r+b") as file:
         os.pwrite(file.fileno(), b"x" * PAGE, 0)
         assert libc.syncfs(file.fileno()) == 0
@@ -487,7 +487,7 @@ def test_whole_file_systems_are_synced(disks: dict[str, Disk], folders: dict[str
 @pytest.mark.guest
 @pytest.mark.parametrize("filtered", [False, True])
 def test_a_sync_of_aio_is_of_who_asked_for_it(folders: dict[str, Path], flow: Running, filtered: bool) -> None:
-    """A worker of the kernel does it; it is seen once."""
+    """A kernel worker makes the sync, which is seen once."""
     path = folders["xfs"] / "queued"
     path.write_bytes(bytes(8 * PAGE))
     settle()
@@ -525,17 +525,17 @@ def test_a_directory_is_synced(folders: dict[str, Path], flow: Running, filtered
         commit = one["commit"]
         assert commit["comm"].startswith("jbd2/vda")
         assert commit["most"]["pid"] == os.getpid()
-        # The owners of requests that a filter leaves out are not known.
+        # With a filter, the owners of other requests are unknown.
         assert ("requests" in commit) is not filtered
         if not filtered:
             assert commit["requests"] > 0
-            # Its last block is written behind a flush, as the disk has a cache.
+            # The disk has a cache, so a flush precedes the last block.
             assert 0 < commit["flush_ns"] < commit["ns"]
 
 
 @pytest.mark.guest
 def test_major_faults_are_operations(folders: dict[str, Path], flow: Running) -> None:
-    """As many as the kernel counts for this process."""
+    """The kernel counts as many for this process."""
     path = folders["ext4"] / "faults"
     path.write_bytes(os.urandom(512 * PAGE))
     settle()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`wptrace io --writeback`: what is written back belongs to who dirtied it, by what writers and the kernel count."""
+"""`wptrace io --writeback`: written-back data belong to the task that dirtied them, by its counts and the kernel's."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from wptrace.model.report import BYTES
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 FILE_SYSTEMS = ("ext4", "xfs", "btrfs") if GUEST else ("ext4",)
-# Of each file that is made; the tests write to less of it.
+# The size of each file, of which the tests write less.
 SIZE = 1 << 20
 
 
 class Writer:
-    """A process of its own that writes each page of a range twice. It is there, and named, before it is let go."""
+    """A process that writes each page of a range twice. It exists, and has its name, before it begins."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Writer:
     ) -> None:
         self.bytes = pages * PAGE
         wait, self._go = os.pipe()
-        self.pid = os.fork()  # to start Python anew takes a guest longer than all it is for
+        self.pid = os.fork()  # starting Python would take a guest longer than the test
         if self.pid:
             os.close(wait)
             return
@@ -86,7 +86,7 @@ def _write(path: Path | str, pages: range, how: str) -> None:
 
 @pytest.fixture(autouse=True)
 def _the_kernel_writes_when_it_is_asked() -> Iterator[None]:
-    """Else a page may be written between two writes to it, and become dirty twice."""
+    """Let nothing else write: a page that is written back between its two writes becomes dirty twice."""
     with written_when_asked():
         yield
 
@@ -102,7 +102,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 @contextmanager
 def files(disk: Disk, kind: str, folder: Path, *names: str) -> Iterator[list[Path]]:
-    """Files with blocks of their own, nothing of which is dirty; no two lie beside each other on the disk."""
+    """Files with blocks of their own and without dirty pages; no two are adjacent on the disk."""
     with mounted(disk, kind, folder) as top:
         found = [top / name for name in names]
         for number, path in enumerate(found):
@@ -110,30 +110,30 @@ def files(disk: Disk, kind: str, folder: Path, *names: str) -> Iterator[list[Pat
             for one in (path, top / f"between{number}"):
                 with one.open("wb") as file:
                     if kind == "btrfs" and one.name == "shared":
-                        # Its ranges stay apart on the disk: that of 5.10 sends what lies together as one bio.
+                        # Keep its ranges apart on disk: 5.10 sends adjacent ones as one bio.
                         subprocess.run(["chattr", "+C", str(one)], check=True)
                     file.write(os.urandom(SIZE))
                     file.flush()
                     os.fsync(file.fileno())
         settle()
         for path in found:
-            # What is in the page cache now may be large folios, which become dirty as a whole.
+            # Drop the page cache: it may have large folios, which become dirty as a whole.
             with path.open("rb") as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         yield found
 
 
 def written_back(path: Path) -> None:
-    """A whole file system, by its flusher alone (see `flushed`)."""
+    """Write a whole file system back, by its flusher alone (see `flushed`)."""
     with path.open("rb") as file:
         assert ctypes.CDLL(None, use_errno=True).syncfs(file.fileno()) == 0, os.strerror(ctypes.get_errno())
 
 
 def flushed(disk: Disk, before: dict[str, int], size: int) -> None:
-    """So much that was written to the device itself, by its flusher alone, or by this task without an operation.
+    """Write back what was written to the device, by its flusher alone or by this task without an operation.
 
-    What `sync` sends itself is part of its own record. And of two that send at once one may be preempted in a program,
-    which from 7.0 on is skipped for the other. What others set on the running kernel is left alone.
+    `sync` has records for what it sends itself. If one of two senders is preempted in a program, 7.0 and newer skip the
+    program of the other. Settings of the running kernel are left alone.
     """
     if GUEST:
         wake_flushers()
@@ -165,7 +165,7 @@ def written_since(disk: Disk, before: dict[str, int]) -> int:
 
 
 def test_a_device_that_is_written_like_a_file(writeback_flow: Running, disk: Disk) -> None:
-    """No file system in the way: each byte belongs to one of two writers, and the kernel counts what they wrote."""
+    """No file system is involved: each byte belongs to one of two writers, and the kernel counts as many."""
     settle()
     with open(disk.path, "rb"), writeback_flow.aim(disk).window() as trace:  # noqa: PTH123
         writers = [Writer(disk.path, 0, 100), Writer(disk.path, 1024, 50)]
@@ -183,13 +183,13 @@ def test_a_device_that_is_written_like_a_file(writeback_flow: Running, disk: Dis
         assert all(line["offset"] == line["sector"] * 512 for line in mine)
     assert len(trace.requests) == sum(len(reported(trace, writer.pid)) for writer in writers) == count(trace.summary)
     adds_up(trace.summary, disk)
-    # A page that was dirty when it was written again counts once.
+    # A page that is written again while dirty counts once.
     assert count(trace.summary, kind="writeback") * PAGE <= made
 
 
 @pytest.mark.parametrize("kind", FILE_SYSTEMS)
 def test_two_writers_of_a_file_system(writeback_flow: Running, disk: Disk, tmp_path: Path, kind: str) -> None:
-    """Two files, and two ranges of a third one, are distinguished, though one worker of the kernel sends all of it."""
+    """Two files, and two ranges of a third, have separate owners, although one kernel worker sends everything."""
     top = tmp_path / "fs"
     with (
         # btrfs writes to new blocks, and may put two files next to each other.
@@ -210,7 +210,7 @@ def test_two_writers_of_a_file_system(writeback_flow: Running, disk: Disk, tmp_p
     assert lossless(trace.summary), trace.summary["loss"]
     assert sum(line["bytes"] for line in trace.requests if line["op"] == "write") == made
     for writer, path in zip(writers, (one, two, shared, shared)):
-        # Trees of btrfs lie in the page cache as well, and have no name.
+        # Trees of btrfs are in the page cache as well, and have no name.
         mine = [line for line in reported(trace, writer.pid) if line["path"] or kind != "btrfs"]
         assert sum(line["bytes"] for line in mine) == writer.bytes, (writer.pid, mine)
         assert {(line["path"], line["comm"], line["deleted"]) for line in mine} == {(str(path), "wptest_writer", False)}
@@ -223,7 +223,7 @@ def test_two_writers_of_a_file_system(writeback_flow: Running, disk: Disk, tmp_p
 
 
 def test_who_writes_to_memory(writeback_flow: Running, disk: Disk, tmp_path: Path) -> None:
-    """A mapped file: there is no system call, and the pages still have an owner."""
+    """There is no system call for a mapped file, and its pages still have an owner."""
     with files(disk, "ext4", tmp_path / "fs", "one") as (one,):
         writer = Writer(one, 0, 64, "mmap")
         with writeback_flow.aim(disk).window() as trace:
@@ -236,9 +236,9 @@ def test_who_writes_to_memory(writeback_flow: Running, disk: Disk, tmp_path: Pat
 
 
 def test_how_long_it_was_dirty(writeback_flow: Running, disk: Disk, tmp_path: Path) -> None:
-    """Between the clock's readings before and after the write, and before and after somebody had all written back."""
+    """The time is between readings of the clock around the write and around the writeback."""
     with files(disk, "ext4", tmp_path / "fs", "one") as (one,):
-        # Somebody else may have all written back before it is asked for.
+        # Something else may have written the page back earlier.
         for _ in range(20):
             writer = Writer(one, 0, 1)
             before = disk.completed()
@@ -259,8 +259,8 @@ def test_how_long_it_was_dirty(writeback_flow: Running, disk: Disk, tmp_path: Pa
 
 
 def test_filters_ask_who_wrote(writeback_flow: Running, disk: Disk, tmp_path: Path) -> None:
-    """Of three writers of files each filter leaves one or some; what the kernel's worker is called does not matter."""
-    pages = (40, 50, 70)  # any of them together are another number
+    """Each filter selects some of three writers; the name of the kernel worker does not matter."""
+    pages = (40, 50, 70)  # each sum of some of them is different
     with files(disk, "ext4", tmp_path / "fs", "deep/one", "deep/two", "three") as paths:
         one, two, _ = paths
         flow = writeback_flow.aim(disk).flow
@@ -304,7 +304,7 @@ def test_filters_ask_who_wrote(writeback_flow: Running, disk: Disk, tmp_path: Pa
 
 
 def _missing(flow: PathFlow) -> tuple[int, int]:
-    """Requests that are lost, and runs that the kernel skipped."""
+    """Return lost requests, and runs that the kernel skipped."""
     book = flow.snapshot().books[REQUESTS]
     return book.lost_total, book.noted.get(RECURSION, 0)
 
@@ -318,7 +318,7 @@ def _bytes(flow: PathFlow) -> dict[str, int]:
 
 
 def test_what_is_synchronous_has_both(disk: Disk, tmp_path: Path) -> None:
-    """A write with O_SYNC is an operation with a request, and what it wrote was dirty for a moment."""
+    """An O_DSYNC write is an operation with a request, and its data were dirty for a moment."""
     with files(disk, "ext4", tmp_path / "fs", "one") as (one,), Trace("--writeback", "--dev", disk.name) as trace:
         fd = os.open(one, os.O_WRONLY | os.O_DSYNC)
         for number in range(10):
@@ -343,15 +343,15 @@ def test_without_the_option_nothing_is_followed(disk: Disk, tmp_path: Path) -> N
     assert count(trace.summary, op="write") > 0
 
 
-# The table has all of the kernel's dirty pages: elsewhere those of others fill it.
+# The table holds all dirty pages of the kernel; outside guests, those of other processes fill it.
 @pytest.mark.guest
 @pytest.mark.one_kernel
 def test_a_full_table_of_dirty_pages(disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page without room has no owner, is counted, and is written all the same."""
+    """A page without a place has no owner and is counted; it is written all the same."""
     monkeypatch.setattr(io_writeback, "MOST_FRAMES", 64)
     top = tmp_path / "fs"
     with files(disk, "ext4", top, "one") as (one,):
-        # Apart from each other, so that each has a bio.
+        # Not adjacent, so that each page has a bio of its own.
         writer = Writer(one, 0, 128, step=2)
         flow = PathFlow(Options(devices=(disk.name,), writeback=True))
         try:
