@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A budget for what the tracing costs: what is shed under a load, in which order, and what the counts are meanwhile."""
+"""A budget for the cost of tracing: what is shed under load, in which order, and the counts meanwhile."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def _statistics_stay_on() -> Iterator[None]:
         yield
 
 
-# Nothing that does anything costs so little.
+# No trace costs as little as this.
 TINY = "0.001%"
 ALL = [(one.name, rate) for one in SAVINGS for rate in one.rates or (1,)]
 
 
 @contextmanager
 def load(disk: Disk, **options: Any) -> Iterator[dict[str, Any]]:
-    """Random reads and writes of a disk for as long as the block takes; what fio counted is there after it."""
+    """Read and write a disk at random until the block ends; then the yielded dictionary has fio's counts."""
     found: dict[str, Any] = dict.fromkeys(("jobs", "read", "read_bytes", "write", "write_bytes"), 0)
     going = threading.Event()
 
@@ -74,13 +74,13 @@ def load(disk: Disk, **options: Any) -> Iterator[dict[str, Any]]:
 
 
 def a_whole_job(made: dict[str, Any]) -> None:
-    """At least one begins and ends while this waits; what is under way may have made its last request already."""
+    """Wait until at least one more job of fio has begun and ended."""
     before = made["jobs"]
     wait_until(lambda: made["jobs"] >= before + 2, "a job of fio")
 
 
 def changes(lines: list[Line]) -> list[tuple[str, int]]:
-    """All that was shed, interval by interval."""
+    """Return everything that was shed, by interval."""
     found = [change for line in lines if line["kind"] == "interval" for change in line["budget"]["changes"]]
     assert all(change["shed"] for change in found)
     assert [change["ts_ns"] for change in found] == sorted(change["ts_ns"] for change in found)
@@ -89,13 +89,13 @@ def changes(lines: list[Line]) -> list[tuple[str, int]]:
 
 @pytest.fixture(autouse=True)
 def _functions_of_all_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write to a frozen file system waits before that one gets it (6.1), so here it is seen where all files are."""
+    """Observe functions of all files: in 6.1 a write to a frozen file system waits before that file system gets it."""
     monkeypatch.setattr(io_operations, "_are_known", lambda kinds: False)
 
 
-# A hardened kernel hides some ends from all programs (docs/kernels.md); guests do not.
+# A hardened kernel hides some ends from every program (docs/kernels.md); guests do not.
 HIDDEN = 0 if GUEST else 64
-# Each takes a guest a quarter of a minute.
+# Each round takes 15 seconds in a guest.
 ROUNDS = cases(4, 2)
 UNSEEN = set() if GUEST else {"unmatched_start", "unseen_start"}
 
@@ -105,7 +105,7 @@ def near(found: int, made: int) -> bool:
 
 
 def exact(summary: Line, made: dict[str, Any], disk: Disk, before: dict[str, int]) -> None:
-    """At any step requests are those of fio and of the kernel, one for one, and their bytes."""
+    """At each step requests and their bytes are exactly those that fio and the kernel count."""
     after = disk.completed()
     for op in ("read", "write"):
         assert made[op] == after[op] - before[op]
@@ -143,13 +143,13 @@ def test_everything_is_shed_in_the_stated_order_and_counts_stay_exact(disk: Disk
     assert summary["duration_ns"] > off["interference"] > off["each"] > off["fs"] > off["sample"] > 0
     exact(summary, made, disk, before)
     assert set(summary["loss"]) - {"shed"} <= UNSEEN
-    # Operations are those of the time before: fewer than fio made.
+    # Only operations before the shedding are counted: fewer than fio made.
     assert summary["operations"]["finished"] < made["read"] + made["write"]
     assert near(-summary["operations"]["in_flight"], 0)
     assert summary["operations"]["lost"] == summary["loss"].get("shed", 0)
-    # fio is under way with 300 that are not in its counts yet; hardly any of the others is timed or shown.
+    # fio has 300 under way that its counts lack; hardly any of the others is timed or shown.
     few = so_far + 600 + (made["read"] + made["write"] - so_far) / 8
-    # Rows of requests are scaled up from fewer, and say from how many.
+    # Rows of requests are extrapolated from a sample, and say how large it was.
     assert 0 < timed(summary) < few
     for row in summary["rows"]:
         assert ("timed" in row) == (row["kind"] == "request")
@@ -160,7 +160,7 @@ def test_everything_is_shed_in_the_stated_order_and_counts_stay_exact(disk: Disk
 @pytest.mark.one_kernel
 def test_with_a_large_budget_nothing_is_shed(disk: Disk) -> None:
     before = disk.completed()
-    # Not --each: on an emulated CPU, to tell every one takes nearly all there is.
+    # Without --each, whose lines alone would keep an emulated CPU busy.
     with Trace("--interference", "--budget", "100%", f"--dev={disk.name}", "1") as trace:
         with load(disk) as made:
             wait_until(lambda: trace.written().count('"kind":"interval"') >= 6, "some intervals")
@@ -194,7 +194,7 @@ def test_the_block_layer_alone(disk: Disk, times: str) -> None:
     for op in ("read", "write"):
         assert made[op] == after[op] - before[op]
     assert near(found["finished"], made["read"] + made["write"])
-    # Without writeback throttling the kernel does not stamp what is timed.
+    # Without writeback throttling the kernel does not stamp the requests to be timed.
     without = {"no_stamp"} if times == "kernel" else set()
     assert set(trace.summary["loss"]) <= UNSEEN | without
     if "no_stamp" not in trace.summary["loss"]:
@@ -231,7 +231,7 @@ def book(found: Snapshot) -> dict[str, Any]:
 
 
 def restored(flow: io_path.PathFlow, shedder: Any, step: Step) -> bool:
-    """Whether this kernel lets it come back; fentry programs attach once alone before 5.13."""
+    """Restore a step, if this kernel can: fentry programs attach only once before 5.13."""
     try:
         shedder.restore(step)
     except WptraceError as error:
@@ -254,7 +254,7 @@ def test_hooks_go_and_come_back(disk: Disk) -> None:
         gone = whole - without
         assert {name for name in gone if name.startswith("softirq")}
         assert "tick_perf" in gone
-        # Handlers of interrupts may be how completions are seen.
+        # Completions may be seen by hooks at interrupt handlers.
         assert not any(name.startswith(("hardirq", "softirq", "tick")) for name in without - seen_by(loaded))
         shedder.shed(each)
         assert (loaded.obj.data.slow_ns, loaded.obj.bss.sample) == ((1 << 64) - 1, 100)
@@ -277,7 +277,7 @@ def test_hooks_go_and_come_back(disk: Disk) -> None:
         assert not loaded.obj.bss.no_operations
         shedder.restore(each)
         assert (loaded.obj.data.slow_ns, loaded.obj.bss.sample) == (0, 7)
-        # What a CPU was in the midst of when the hooks went is over.
+        # What a CPU was doing when the hooks went is over by now.
         states = loaded.obj.maps["cpu_states"]
         before = states[0]
         for cpu in before:
@@ -297,9 +297,9 @@ def seen_by(loaded: Any) -> set[str]:
 
 @pytest.mark.smp
 def test_after_shedding_and_back_everything_is_counted_again(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a load all the time: nothing is unmatched, whatever was in flight when hooks went and came."""
-    # A load like this has one in flight nearly all of the time. On a busy machine it may take longer to end than the
-    # moment that it gets else; here it gets so long that none is given up.
+    """Under constant load nothing is unmatched, whatever was in flight when hooks were detached or attached."""
+    # This load nearly always has a request in flight, and on a busy machine one may take longer than the usual moment.
+    # With this limit none is given up.
     monkeypatch.setattr(io_shed, "_LAST_MOMENT_S", 20.0)
     before = disk.completed()
     with flow_of(io_options.Options((disk.name,), interference=True)) as flow:
@@ -334,7 +334,7 @@ def test_after_shedding_and_back_everything_is_counted_again(disk: Disk, monkeyp
         assert near(-operations["in_flight"], 0)
         if back:
             assert operations["finished"] >= ROUNDS * 300 - HIDDEN
-        # An interrupt that was under way when its hooks went would be as long as they were away.
+        # An interrupt under way at that time would seem to last as long as its hooks were away.
         for group, stages in found.cells.items():
             for name in ("hardirq", "softirq", "preempted", "irq_delay"):
                 if name in stages:
@@ -343,10 +343,10 @@ def test_after_shedding_and_back_everything_is_counted_again(disk: Disk, monkeyp
 
 @pytest.mark.one_kernel
 def test_operations_that_are_in_flight_are_given_up_and_counted(disk: Disk, tmp_path: Path) -> None:
-    """A write that a frozen file system holds back outlasts the moment that it gets."""
+    """A frozen file system holds back a write for longer than the shedding waits."""
     with mounted(disk, "ext4", tmp_path / "mnt") as folder:
         (folder / "file").write_bytes(bytes(4096))
-        # Of which device an operation is shows when it ends: others would be given up as well.
+        # The device of an operation is known only at its end, so those of other processes would be given up as well.
         with flow_of(io_options.Options((disk.name,), filter=Filter(pid=os.getpid()))) as flow:
             shedder = flow.shedder()
             fs = next(step for step in shedder.steps if step.kind is FS)
@@ -358,7 +358,7 @@ def test_operations_that_are_in_flight_are_given_up_and_counted(disk: Disk, tmp_
             assert not writer.is_alive()
             after = book(flow.snapshot())
             assert (after["started"], after["finished"], after["lost"]) == (held["started"], held["finished"], 1)
-            # Its task's later requests are not taken for those of the operation.
+            # Later requests of the task are not attributed to that operation.
             if restored(flow, shedder, fs):
                 (folder / "file").write_bytes(bytes(4096))
                 found = book(flow.snapshot())
@@ -370,7 +370,7 @@ def test_operations_that_are_in_flight_are_given_up_and_counted(disk: Disk, tmp_
 def held_up(
     folder: Path, *then: Callable[[], object], before: Callable[[], object] = bool
 ) -> Iterator[threading.Thread]:
-    """A write to a file of a frozen file system, until the block ends; what its thread does before it and after it."""
+    """Write to a file of a frozen file system until the block ends; `before` and `then` run in the same thread."""
     with (folder / "late").open("wb", buffering=0) as file:
         subprocess.run(["fsfreeze", "--freeze", str(folder)], check=True)
 
@@ -380,7 +380,7 @@ def held_up(
             for action in then:
                 action()
 
-        # It may wait for what a test that failed does no more.
+        # A daemon, because a failed test may never let it go on.
         writer = threading.Thread(target=write, daemon=True)
         try:
             writer.start()
@@ -391,13 +391,13 @@ def held_up(
 
 
 def wait_for_an_operation(flow: io_path.PathFlow) -> None:
-    """Also one of which it is not known yet whether it is counted."""
+    """Wait for an operation, even if it is not known yet whether it counts."""
     wait_until(lambda: any(True for _ in operations(flow._running.obj)), "the write")
 
 
 @pytest.mark.one_kernel
 def test_requests_after_an_operation_that_was_given_up_are_counted(disk: Disk, tmp_path: Path) -> None:
-    """The requests of one that a filter leaves out are left out; those that its task makes later are not."""
+    """Requests of an operation that a filter leaves out are left out, later ones of its task are not."""
     with mounted(disk, "ext4", tmp_path / "mnt") as folder:
         wanted = Filter(pid=os.getpid(), op="read")
         with flow_of(io_options.Options((disk.name,), filter=wanted)) as flow:
@@ -407,14 +407,14 @@ def test_requests_after_an_operation_that_was_given_up_are_counted(disk: Disk, t
                 wait_for_an_operation(flow)
                 shedder.shed(fs)
             found = flow.snapshot()
-            # The file system may have read something as well.
+            # The file system may read something as well.
             assert count_of(found, "read") >= 10
             assert shedder.given_up == 0
             flow.stop()
 
 
 def leave_behind(obj: BpfObject, name: str, struct: str, values: dict[str, int]) -> None:
-    """In all free places, what an earlier one of them may have left there."""
+    """Fill all free entries with values that an earlier user may have left there."""
     layout = obj.struct(struct)
     view = obj.view(name)
     stale = layout.struct.pack(
@@ -427,7 +427,7 @@ def leave_behind(obj: BpfObject, name: str, struct: str, values: dict[str, int])
 
 @pytest.mark.one_kernel
 def test_an_operation_without_interference_does_not_get_that_of_an_earlier_one(disk: Disk, tmp_path: Path) -> None:
-    """It began when interference was off, and may end when it is back."""
+    """The operation begins while interference is off and ends after it has been restored."""
     with mounted(disk, "ext4", tmp_path / "mnt") as folder:
         options = io_options.Options((disk.name,), filter=Filter(pid=os.getpid()), interference=True)
         with flow_of(options) as flow:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One in so many, as programs choose them."""
+"""One in N, as programs choose."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ def test_as_many_are_left_out_as_belong_to_one(one_in: int, most: int) -> None:
         calls, left, found = obj.bss.calls, obj.bss.left, obj.bss.most
     assert calls >= 2000
     assert found <= most
-    # Around 9 of 10, by far more than chance.
+    # About 9 of 10, far beyond chance.
     assert (left > 5 * calls) is (one_in == 10)
