@@ -735,7 +735,7 @@ def test_an_operation_has_room_for_waits_of_every_stage() -> None:
 
 @contextmanager
 def dirty_bytes(count: int) -> Iterator[None]:
-    """Nothing else may be written to the one that is not in use."""
+    """Limit the machine's dirty bytes. dirty_bytes and dirty_ratio exclude each other: writing the ratio undoes it."""
     limits = Path("/proc/sys/vm")
     ratio = (limits / "dirty_ratio").read_text()
     (limits / "dirty_bytes").write_text(str(count))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that need no root and no BPF."""
+"""Fixtures of tests that need no root and no BPF."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tests.thorough import cases
 from wptrace.bpf.object import BpfObject, open_object
 from wptrace.flows.io import calls
 
-# A machine that does other work as well must not fail a test: examples have no deadline.
+# Examples have no deadline, because a busy machine must not fail a test.
 settings.register_profile("wptrace", deadline=None, max_examples=cases(100, 30))
 settings.load_profile("wptrace")
 
 
 @pytest.fixture(autouse=True)
 def _every_kernel_is_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A start counts no system calls to choose a level."""
+    """Count no system calls to choose a level at the start."""
     monkeypatch.setattr(calls, "are_all_that_is_left", lambda: False)
 
 
 @pytest.fixture(scope="session")
 def obj() -> Iterator[BpfObject]:
-    """That of the path flow, opened and not loaded: that takes no privilege."""
+    """The object of the path flow, opened but not loaded, which needs no privilege."""
     with open_object("io_path") as found:
         yield found

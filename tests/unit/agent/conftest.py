@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A session of a flow that counts by itself, on a clock that passes while somebody waits."""
+"""A session of a flow that counts by itself, with a clock that only advances in waits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def session(clock: Time) -> Session:
 
 
 def play(session: Session, clock: Time, seconds: float) -> None:
-    """Until so long after the start."""
+    """Run the session until this many seconds after its start."""
     while clock.now < 1000.0 + seconds:
         session.wait()
         session.turn()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which collector is meant: by the configuration, and by the variables of OpenTelemetry."""
+"""The address of the collector, from the configuration and OpenTelemetry's variables."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def both(base: str) -> dict[str, str]:
         ("https://[::1]/otlp/", {}, both("https://[::1]:443/otlp")),
         ("", {f"{E}ENDPOINT": "http://a:1/x"}, both("http://a:1/x")),
         ("", {f"{E}ENDPOINT": ""}, both("http://127.0.0.1:4318")),
-        # The file comes first.
+        # The configuration file has precedence.
         ("http://b:2", {f"{E}ENDPOINT": "http://a:1", f"{E}METRICS_ENDPOINT": "http://c:3"}, both("http://b:2")),
-        # That of a signal is complete.
+        # The address for a signal is used as it is.
         (
             "",
             {f"{E}ENDPOINT": "http://a:1", f"{E}METRICS_ENDPOINT": "http://c:3/api/v1/otlp/v1/metrics"},

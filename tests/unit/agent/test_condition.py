@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conditions of triggers: what they mean, what of them there is not, and their values between two snapshots."""
+"""Conditions of triggers: meaning, errors, and values between two snapshots."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_values_are_those_of_the_window_by_device() -> None:
     assert of("io.total.rate > 1").values(now, before) == {"sda": 1, "sdb": 0.5}
     assert of("io.device.max > 1s").values(now, before)["sdb"] == 2 * MS
     assert of("io.read.device.mean > 1s").values(now, before)["sda"] == 80 * MS
-    # Nothing was written.
+    # There were no writes.
     assert of("io.write.total.p99 > 1ms").values(now, before) == {}
     assert of("io.write.total.p99 > 1ms").values(before, EMPTY._replace(at_ns=-SECOND)) == {
         "sda": pytest.approx(MS, rel=0.07)

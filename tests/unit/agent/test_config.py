@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's configuration: what it says, and each fault at its place in the file."""
+"""The agent's configuration, and errors with their place in the file."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_printed_defaults_are_what_goes_without_saying() -> None:
 
 
 def test_optional_tables_are_printed_as_comments_that_can_be_used() -> None:
-    """Each setting that a comment shows is right once its mark is gone."""
+    """Each commented setting is valid once it is uncommented."""
     lines = config.defaults().split("\n")
     used = "\n".join(line[2:] if re.match(r"# (\[|\w+ = )", line) else line for line in lines)
     found = config.parse(used, "x", make)
@@ -144,7 +144,7 @@ def test_a_variable_that_is_wrong_is_said_at_the_table(monkeypatch: pytest.Monke
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
     (found,) = faults("[agent]\n[otlp]\n")
     assert found == "line 2, column 1: OTEL_EXPORTER_OTLP_PROTOCOL is grpc: wptrace sends http/protobuf alone"
-    # Nobody asks for it.
+    # Without the table there is no OTLP.
     assert config.parse("", "x", make).otlp is None
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may ask a running agent, and whose answer counts."""
+"""Requests to a running agent: which processes may make them, and whose answer counts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder of dumps: what makes room, and what never does."""
+"""The folder of dumps: which files make room and which never do."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def test_the_oldest_make_room_with_their_pages(tmp_path: Path) -> None:
     numbered = [f"wptrace-20261127-110000{number}.wpt" for number in ("", "-2", "-10")]
     made(tmp_path, *(f"{dump}.wpt" for dump in dumps), *(f"{dump}.html" for dump in dumps), *numbered)
     assert Room(tmp_path, 900).make() == []
-    # By number, not by letters: -2 is before -10.
+    # By number, not by name: -2 comes before -10.
     assert sorted(Room(tmp_path, 750).make()) == sorted(numbered[:2])
     assert sorted(Room(tmp_path, 450).make()) == sorted([numbered[2], f"{dumps[0]}.wpt", f"{dumps[0]}.html"])
     assert len(names(tmp_path)) == 4
 
 
 def test_what_was_just_made_stays_however_large_it_is(tmp_path: Path) -> None:
-    """Also where the clock was set back."""
+    """Even if the clock was set back."""
     new = tmp_path / "wptrace-20200101-000000.wpt"
     made(tmp_path, new.name, "wptrace-20261127-120000.wpt")
     assert Room(tmp_path, 1).make({new}) == ["wptrace-20261127-120000.wpt"]

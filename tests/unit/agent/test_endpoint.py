@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The endpoint with real sockets: those who ask, those who ask for too much, and those who never read."""
+"""The endpoint with real sockets: requests, requests that are too large, and clients that never read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LARGE = "x" * (32 << 20)
 
 
 class Served:
-    """One that is served whenever somebody wants something, as in a session."""
+    """An endpoint that is served whenever a socket is ready, as in a session."""
 
     def __init__(self) -> None:
         self.listening = endpoint.listen(Address("127.0.0.1", 0))
@@ -45,7 +45,7 @@ class Served:
         return socket.create_connection(("127.0.0.1", self.port), timeout=10)
 
     def exchange(self, asked: bytes) -> bytes:
-        """The whole answer."""
+        """Send a request and return the whole answer."""
         with self.connect() as peer:
             peer.sendall(asked)
             return self.rest(peer)
@@ -166,7 +166,7 @@ def test_who_does_not_read_holds_nobody_up_and_is_dropped(served: Served, monkey
 
 
 def test_there_are_few_connections_however_many_come(served: Served) -> None:
-    """Those that say nothing make room for who asks."""
+    """Idle connections make room for new ones."""
     before = len(list(Path("/proc/self/fd").iterdir()))
     with ExitStack() as stack:
         idle = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The history: nothing of it is missing, it has a bound, and what fails costs a part of it alone."""
+"""The history is complete and bounded, and a failure costs only a part of it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_the_oldest_make_room(clock: Time, tmp_path: Path, said: list[str]) -> N
         names = sorted(path.name for path in folder.iterdir())
         known += [name for name in names if name not in known]
         assert sum(path.stat().st_size for path in folder.iterdir()) <= 64 << 10
-    # All that are left are the newest ones.
+    # The newest files are left.
     assert names == known[-len(names) :]
     assert len(known) > len(names)
     (folder / "notes.txt").write_text("mine")
@@ -108,13 +108,13 @@ def test_a_full_disk_costs_history_and_nothing_else(
     full[0] = False
     play(session, clock, 600.0)
     session.end()
-    # The last interval of the gap goes back to the last attempt.
+    # The gap ends with the last attempt.
     assert 0 < counted(tmp_path / "io") < total(session)
     assert len(said) == 5
 
 
 def test_a_day_of_a_disk_takes_less_than_15_megabytes(tmp_path: Path) -> None:
-    """At an interval of 10 s, with reads and writes in each that are spread over four powers of two."""
+    """With an interval of 10 s, in which reads and writes spread over four powers of two."""
     rng = random.Random(5)  # noqa: S311
     output = CaptureOutput(tmp_path / "x.wpt", About("stages"))
     output.start(start())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages to systemd, received by a socket of the kind that it listens on."""
+"""Messages to systemd, received by a socket like its own."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPU time that commands loaded by triggers owe to the budget, and who has an option for it."""
+"""CPU time that commands of triggers owe to the budget, and which commands have an option for it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def test_a_run_is_paid_by_the_time_that_the_cpus_were_busy() -> None:
     ledger = Ledger(0.01, lambda: (busy, at))
     assert ledger.owed_s() == 0
     at = 3600 * SECOND
-    # Idle time before it pays nothing.
+    # Idle time before the run pays for nothing.
     ledger.add(2.0)
     busy, at = 100 * SECOND, at + 50 * SECOND
     assert ledger.owed_s() == pytest.approx(1.0)
-    # On an idle machine one CPU counts.
+    # On an idle machine the share is that of one CPU.
     at += 60 * SECOND
     assert ledger.owed_s() == pytest.approx(0.4)
     ledger.limit = 1.0

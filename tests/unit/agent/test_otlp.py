@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages of the exporter, and when they are sent; to a sender that keeps it."""
+"""Messages of the exporter and when they are sent, to a sender that keeps them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COUNT = "wptrace.fake.duration"
 
 
 class Kept:
-    """A sender that keeps what it gets."""
+    """A sender that keeps its messages."""
 
     def __init__(self, signal: str, *_: Any) -> None:
         self.signal = signal
@@ -112,7 +112,7 @@ def test_totals_are_sent_at_once_and_then_at_intervals(session: Session, clock: 
     assert traces.messages == []
     exporter.end()
     (now,) = (cell["total"].count for cell in session.traces[0].snapshot().cells.values())
-    # Each look finds one more.
+    # Each look finds one more request.
     assert counts(metrics)[-1] == now - 1
     assert metrics.ended == traces.ended == [clock.now + 5]
 
@@ -124,7 +124,7 @@ def test_messages_that_cost_much_are_made_less_often(
     ticks = iter(range(10_000))
     monkeypatch.setattr(time, "process_time", lambda: next(ticks) * 1.0)
     play(session, clock, 100)
-    # Each takes at least 1 s of this clock.
+    # Each message takes at least 1 s of this clock.
     assert 1 <= len(metrics.messages) <= 100 / 20
 
 

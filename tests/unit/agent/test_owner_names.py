@@ -55,7 +55,7 @@ def test_a_pod_whose_log_comes_later_has_its_name_then_and_keeps_it(tmp_path: Pa
     names = OwnerNames("container", tmp_path, tmp_path)
     assert names.of(SCOPE) == ("", UID[:13], ID[:12])
     log(tmp_path)
-    # Not read for each of thousands.
+    # The names are not read again for each of thousands of owners.
     assert names.of(SCOPE) == ("", UID[:13], ID[:12])
     clock.now += 6
     assert names.of(SCOPE) == ("shop", "web-1", "nginx")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pressure as files like those of the kernel have it; that the kernel wakes us is in tests/kernel."""
+"""Pressure, from files like the kernel's; tests/kernel tests the wakeups by the kernel."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes that a running agent applies, and those that it says need a restart."""
+"""Changes that a running agent applies, and changes that need a restart."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wptrace.flows.io.block import REQUEST
 
 
 class Aimed(Flow):
-    """Of devices by their names, with room for two more."""
+    """A flow with devices by name, and room for two more."""
 
     kinds = (REQUEST,)
 
@@ -75,7 +75,7 @@ SLOW = '[trigger.slow]\nwhen = "io.read.total.p99 > 50ms"\n'
         ("", SLOW, "[trigger.slow] changed"),
         ("[always.io]\nlevel='path'", "[always.io]\nlevel='block'", "new start is needed for level of [always.io]"),
         ("[always.io]\n", "[always.size]\n", "new start is needed for [always.io], [always.size]"),
-        # A flow that cannot be told others.
+        # A flow that cannot change its devices.
         (
             "[always.io]\n",
             "[always.io]\ndev = ['sda']\n",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scraper gets what is counted when it asks, and asks as often as it likes."""
+"""A scrape gets the counts of its moment, as often as it is made."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_it_has_what_is_there_now_and_never_less(session: Session, clock: Time, 
         play(session, clock, seconds)
         found = count(scraped.ask("").text)
         (now,) = (cell["total"].count for cell in trace.snapshot().cells.values())
-        # Each look finds one more.
+        # Each look finds one more request.
         assert last < found == now - 1
         last = found
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages reach a collector that is well, and one that is not costs so many bytes and no time of the tracing."""
+"""Messages reach a collector that works; one that does not costs bounded memory and never delays the tracing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def journal() -> Journal:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses are short, so that a test sees many."""
+    """Make pauses short, so that a test sees many."""
     monkeypatch.setattr(sender, "_FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr(sender, "_LONGEST_PAUSE_S", 0.05)
 
@@ -53,7 +53,7 @@ def target(url: str, timeout_s: float = 30.0, compressed: bool = True, **headers
 
 
 def rejected(signal: str, answer: bytes) -> tuple[int, str]:
-    """`N why`; anything else is no answer."""
+    """Parse `N why`; anything else is no such answer."""
     if not answer:
         return 0, ""
     number, _, why = answer.decode("latin-1").partition(" ")
@@ -82,7 +82,7 @@ def lost(made: Sender) -> dict[str, int]:
 
 
 def noise(size: int) -> bytes:
-    """Nothing that could be compressed."""
+    """Return bytes that do not compress."""
     return random.Random(size).randbytes(size)  # noqa: S311
 
 
@@ -133,7 +133,7 @@ def test_what_may_be_taken_later_is_sent_again_until_it_is(journal: Journal, ans
         assert [one.message for one in found] == [b"one"] * (len(answers) + 1) + [b"two"]
         assert lost(made) == {}
         assert journal.has("does not take metrics: ")
-        # Said once, however often.
+        # Reported once, however often it happens.
         wait_until(lambda: journal.has("takes metrics again"), "the end of the trouble")
         assert len(journal.lines) == 2
 
@@ -167,7 +167,7 @@ def test_what_is_rejected_in_part_is_counted_and_said(journal: Journal) -> None:
         made.push(Message(b"one", 7))
         made.push(Message(b"two", 2))
         wait_until(lambda: sum(made.delivery.lost.values()) == 5, "both are counted")
-        # No more than there were.
+        # At most as many as there were.
         assert (made.delivery.sent, lost(made)) == (4, {"rejected": 5})
         assert journal.lines == [f"{collector.url}/v1/metrics rejects some metrics: too \x1b old (3 data points)"]
 
@@ -180,7 +180,7 @@ def test_a_collector_that_never_answers_is_left(journal: Journal) -> None:
 
 
 def test_a_collector_that_sends_a_byte_now_and_then_is_left(journal: Journal) -> None:
-    """Each byte comes in time, the answer never."""
+    """Each byte comes in time, but the answer never ends."""
     with collecting(Answer(drips=True)) as collector, sending(journal, target(collector.url, timeout_s=0.5)) as made:
         made.push(Message(b"one", 1))
         collector.wait_for(2)
@@ -198,11 +198,11 @@ def test_a_dead_collector_costs_so_many_bytes_and_the_oldest_messages(journal: J
         wait_until(lambda: journal.has("connection refused; they wait"), "the first try")
         kept = 100 - lost(made)["queue_full"]
         assert 7 <= kept <= 9
-        # Each is there once, or counted.
+        # Each message arrives once, or is counted.
         with collecting() as collector:
             made.send_to(target(collector.url), 10_000)
             found = [one.message for one in collector.wait_for(kept)]
-            # The one that is under way when others make room stays.
+            # The message that is being sent stays when others make room.
             assert found[1:] == bodies[1 - kept :]
             assert found[0] in bodies[: 1 - kept]
             wait_until(lambda: made.delivery.sent == kept, "all are counted")
@@ -270,7 +270,7 @@ def test_the_end_waits_for_what_is_left_and_says_what_was_not_sent(journal: Jour
 
 
 def test_tracing_never_waits(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing that the tracing thread calls touches a socket."""
+    """The tracing thread calls nothing that touches a socket."""
     touched: list[str] = []
     real = socket.create_connection
 
@@ -297,7 +297,7 @@ def test_the_journal_hears_of_the_same_trouble_once_a_minute(journal: Journal, m
         monkeypatch.setattr(sender, "_SAID_S", 0.0)
         made.push(Message(b"x", 2))
         wait_until(lambda: len(journal.lines) == 2, "the next line")
-        # With all that came meanwhile.
+        # Including those that came meanwhile.
         assert journal.lines[1].endswith("refuses metrics: it answers 400 (58 data points)")
 
 
@@ -330,14 +330,14 @@ def test_a_pause_that_is_asked_for_is_kept(journal: Journal, monkeypatch: pytest
         made.push(Message(b"one", 1))
         collector.wait_for(5)
     assert pauses[0] == 120
-    # Then twice as long each time, and never long enough to be all at once.
+    # Each pause is twice as long as the one before, with some random variation.
     for pause, least in zip(pauses[1:], (0.02, 0.04, 0.05)):
         assert least * 0.5 <= pause <= least * 1.5
 
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of 127.0.0.1, with its key."""
+    """A certificate of 127.0.0.1, with its key."""
     if shutil.which("openssl") is None:
         pytest.skip("there is no openssl to make a certificate with")
     file = tmp_path_factory.mktemp("tls") / "both.pem"

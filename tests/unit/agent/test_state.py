@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the agent is, in words, and that it says so in time."""
+"""The state of the agent, in words and in time."""
 
 from __future__ import annotations
 

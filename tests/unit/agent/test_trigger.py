@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When triggers fire, how often, and what then happens."""
+"""When and how often triggers fire, and what they do."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def trigger(when: str = "io.read.total.p50 > 50ms for 3s", **settings: Any) -> T
 
 
 class World:
-    """Seconds, each with reads of devices that took so many ms."""
+    """A clock of seconds, and reads of devices with given times in ms."""
 
     def __init__(self, one: Trigger) -> None:
         self.state = _State(one)
@@ -48,7 +48,7 @@ class World:
         return None if place is None else (place, values[place])
 
     def seconds(self, count: int, **took: int) -> list[int]:
-        """The seconds in which it fires."""
+        """Return the seconds in which the trigger fires."""
         return [int(self.now) for _ in range(count) if self.second(**took)]
 
 
@@ -106,7 +106,7 @@ def test_it_fires_so_often_a_day() -> None:
 def test_an_armed_trigger_goes_on_where_it_was_the_same(
     session: Session, clock: Time, said: list[str], tmp_path: Path
 ) -> None:
-    """Another one of its name has its counts and rests as it did; one that is gone fires no more."""
+    """An equal trigger keeps the counts and the cooldown of its name; a removed one never fires again."""
     watch, _, _ = watched(session, clock, tmp_path, said, [fake_trigger(session, cooldown_s=20.0)])
     play(session, clock, 2.5)
     watch.arm([fake_trigger(session, cooldown_s=20.0)], clock.now)
@@ -125,14 +125,14 @@ def test_an_armed_trigger_goes_on_where_it_was_the_same(
     assert [one.fired for one in watch.fired] == [1]
 
 
-# --- What is usual ----------------------------------------------------------------------------------------------------
+# --- Usual values -----------------------------------------------------------------------------------------------------
 
 
 def test_what_is_usual_is_learned_before_anything_is_compared_with_it() -> None:
     state = _State(trigger("io.read.total.p50 > 4x for 3s"))
     values = [{"sda": 10.0}] * 299 + [{"sda": 80.0}] * 10
     fired = [now for now, value in enumerate(values, 1) if state.look(value, 1.0, now)]
-    # The first one of them is the last that is learned.
+    # The first high value is the last one that is learned.
     assert fired == [303]
     assert state.usual("sda") == pytest.approx(10, rel=0.02)
 
@@ -143,11 +143,11 @@ def test_what_is_not_usual_is_not_learned_and_other_places_have_their_own() -> N
     fired = [now for now, value in enumerate(values, 1) if state.look(value, 1.0, now)]
     assert fired == [401]
     assert state.usual("sda") == pytest.approx(10)
-    # What becomes usual little by little is.
+    # A value that rises slowly becomes the usual one.
     assert 225 < state.usual("sdb") < 250
 
 
-# --- What then happens ------------------------------------------------------------------------------------------------
+# --- Actions ----------------------------------------------------------------------------------------------------------
 
 
 class Recorder:
@@ -169,7 +169,7 @@ class Recorder:
 
 
 class Collected(Children):
-    """Runs nothing."""
+    """A starter of commands that runs none."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         super().__init__(say)
@@ -245,7 +245,7 @@ def test_what_is_stuck_fires_by_its_age(
 
 
 def test_a_finding_fires_by_its_name(session: Session, clock: Time, said: list[str], tmp_path: Path) -> None:
-    """The verdict is that of each stretch of its time."""
+    """There is a verdict for each period of the condition's length."""
     (trace,) = session.traces
     flow = trace.flow
     assert isinstance(flow, Fake)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recordings of loads that are made up: requests of some classes, second by second."""
+"""Recordings of made-up loads: requests of some classes, second by second."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECOND = 1_000_000_000
 
 
 class Load(NamedTuple):
-    """Requests of one class: how many in a second, and by stage the median of their times and how they spread."""
+    """Requests of one class: how many in a second, and by stage the median of their times and its spread."""
 
     rate: float
     stages: Mapping[str, tuple[float, float]]
@@ -34,8 +34,8 @@ class Load(NamedTuple):
 
 
 def seeded(number: int) -> random.Random:
-    """The same each time."""
-    return random.Random(number)  # noqa: S311 - of loads, and no secrets
+    """Return a random generator that is the same each time."""
+    return random.Random(number)  # noqa: S311 - for loads, not for secrets
 
 
 def side(
@@ -46,7 +46,7 @@ def side(
     name: str = "a",
     **start: object,
 ) -> Side:
-    """Each second is `unsteady` in its own way: all of its times are longer, or shorter, by a factor around 1."""
+    """Make a recording. Times of each second are scaled by a factor around 1, which `unsteady` spreads."""
     stretches = []
     for second in range(seconds):
         classes: dict[str, dict[Class, Sums]] = {}

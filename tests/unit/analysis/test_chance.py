@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Noise of figures: distributions of tests against known tables, and what stretches say that single objects do not."""
+"""Noise of figures: distributions of tests against known tables, and noise that only shows between stretches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wptrace.analysis.chance import Noise, Odds
 @pytest.mark.parametrize(
     ("distance", "freedom", "p"),
     [
-        # Of tables of Student's t.
+        # From tables of Student's t.
         (12.706, 1, 0.05),
         (2.228, 10, 0.05),
         (3.169, 10, 0.01),
@@ -61,10 +61,10 @@ def test_stretches_that_differ_make_a_mean_uncertain() -> None:
     counts = [100] * 8
     steady = chance.of_ratio([10_000] * 8, counts, 1.0)
     assert steady == Noise(1.0, 7)
-    # By halves of 100 each around 100: a standard error of 50 / sqrt(8 - 1).
+    # Halves of 100 each, with means around 100: a standard error of 50 / sqrt(8 - 1).
     unsteady = chance.of_ratio([5_000, 15_000] * 4, counts, 1.0)
     assert unsteady.variance == pytest.approx(50**2 / 7)
-    # Of too few nobody knows how they vary.
+    # With so few stretches their variation is unknown.
     assert chance.of_ratio([5_000, 15_000], counts[:2], 1.0) == Noise(1.0, 199)
 
 

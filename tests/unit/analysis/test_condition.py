@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conditions of --fail-if: what they mean, and when they hold."""
+"""Conditions of --fail-if: what they mean and when they hold."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wptrace.flows.io.kinds import WITHIN
 
 @pytest.fixture(scope="module")
 def slower() -> Difference:
-    """The device takes 20 % longer; there are a few writes."""
+    """A difference in which the device takes 20 % longer, with a few writes."""
     rand = seeded(1)
     a, b = ({"fs": (5_000.0, 0.1), "device": (ns, 0.1)} for ns in (100_000.0, 120_000.0))
     few = Load(5, a, op="write")
@@ -36,7 +36,7 @@ def slower() -> Difference:
         ("read.device.mean>+10%", True),
         ("operation.read.device.mean > +10%", True),
         ("operation.read.p99 > +10%", True),
-        # It is so, but could be chance.
+        # It is true, but may be chance.
         ("read.fs > -50%", False),
         ("read.rate > -50%", False),
         ("read.rate > 90/s", True),

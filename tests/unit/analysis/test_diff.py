@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two recordings compared: chance is no finding, what is there is found, and what one could not see is not zero."""
+"""Two recordings compared: chance is no finding, real changes are found, and an unobserved stage is not zero."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wptrace.flows.io.parts.owners import KINDS as OWNED
 from wptrace.model.kind import TOTAL
 from wptrace.model.report import Source
 
-# In nanoseconds: medians, and how they spread.
+# Medians in nanoseconds, and their spread.
 _FS, _DEVICE = (5_000.0, 0.8), (80_000.0, 0.5)
 
 
@@ -27,7 +27,7 @@ def whole(found: Difference) -> Change:
 
 
 def test_one_steady_load_has_no_findings() -> None:
-    """Of 200 pairs at most 5 % have one, also where each second differs from the next."""
+    """At most 5 % of 200 pairs have a finding, even if each second differs from the next."""
     rand = seeded(35)
     for unsteady in (0.0, 0.05):
         load = [Load(60, {"fs": _FS, "device": _DEVICE})]
@@ -38,7 +38,7 @@ def test_one_steady_load_has_no_findings() -> None:
 
 
 def test_a_stage_that_is_slower_by_10_percent_is_found() -> None:
-    """With 2,000 requests, in 95 of 100."""
+    """In 95 of 100 pairs of 2,000 requests each."""
     rand = seeded(35)
     before = [side([Load(200, {"device": _DEVICE})], rand) for _ in range(20)]
     hits = 0
@@ -49,7 +49,7 @@ def test_a_stage_that_is_slower_by_10_percent_is_found() -> None:
 
 
 def test_where_seconds_differ_it_takes_more_of_them() -> None:
-    """2,000 requests in each, of a load whose times are 5 % longer or shorter in each second."""
+    """2,000 requests each, of a load whose times are 5 % longer or shorter from second to second."""
     hits = []
     for seconds in (10, 30):
         rand, found = seeded(35), 0
@@ -105,7 +105,7 @@ def test_a_stage_that_one_does_not_observe_is_part_of_the_other_one() -> None:
     assert "journal" not in change.columns
     assert not change.figures["fs"].real
     assert any(one.what == "stage journal" and one.b == "not observed" for one in found.unlike)
-    # Where both observe it, it is gone.
+    # If both observe the stage, its time is gone.
     seen = whole(compared(a, side([Load(200, {"fs": (505_000.0, 0.2)})], rand)))
     assert seen.figures["fs"].real
 

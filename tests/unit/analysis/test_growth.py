@@ -27,7 +27,7 @@ def stretches(*seconds: Mapping[str, Sequence[int]]) -> list[Stretch]:
 
 
 def noisy(mean: int, count: int, seed: int = 0) -> list[int]:
-    pick = random.Random(seed)  # noqa: S311 - no secret
+    pick = random.Random(seed)  # noqa: S311 - not a secret
     return [int(mean * pick.uniform(0.8, 1.2)) for _ in range(count)]
 
 

@@ -22,7 +22,7 @@ KEY = SDA.everywhere
 
 
 class Counters:
-    """Counters of a flow and their history, a second at a time."""
+    """Counters of a flow and their history, second by second."""
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         self.history = History(capacity)
@@ -150,7 +150,7 @@ def test_merging_loses_no_time_and_no_sample(seconds: list[list[int]], capacity:
 
 
 def size(value: Any) -> int:
-    """Memory of nested containers."""
+    """Return the memory of nested containers."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
     return sys.getsizeof(value) + sum(map(size, inner))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which one was the slowest, where its time was, who was there, and since when it was slow."""
+"""The slowest operation, where its time was spent, what else was under way, and since when it was slow."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def add(
     kind: Kind = path.OPERATION,
     **options: Any,
 ) -> Event:
-    """One of 4 KiB, which then is `apart` for a while."""
+    """Add an operation of 4 KiB; its task sleeps for another `apart` ns after it."""
     queued += BEGIN
     completed = queued + waits + device
     stages = {"queue": waits, "device": device, **({"wakeup": apart} if kind is path.OPERATION else {})}
@@ -51,7 +51,7 @@ def incidents(**options: Any) -> Incidents:
 
 
 def usual(to: Incidents, count: int = 100, since: int = 0, **options: Any) -> int:
-    """So many of 1 ms one after another; when the last one ends."""
+    """Add operations of 1 ms one after another, and return the end of the last one."""
     for at in range(count):
         add(to, since + at * MS, 900 * US, 20 * US, **options)
     return since + count * MS
@@ -97,7 +97,7 @@ def test_who_was_there_and_who_came_later() -> None:
     add(made, at + 60 * MS, MS, who="after")
     incident = found(made)
     assert (incident.event, incident.part, incident.part_ns) == (slow, BEFORE, 47 * MS)
-    # The first of backup was over by then; of the second the device had nothing yet.
+    # The backup's first request was over by then; of its second one the device had nothing yet.
     assert incident.under_way == [
         UnderWay("backup[7]", "write", 1, 4096, 0),
         UnderWay("other[7]", "write", 1, 4096, 0),
@@ -133,7 +133,7 @@ def test_the_longest_request_of_one_that_made_several() -> None:
     usual(made)
     for begin, took in ((0, 5), (6, 80), (90, 5)):
         add(made, SECOND + begin * MS, took * MS, kind=path.REQUEST)
-    # Another one's meanwhile.
+    # A request of another task.
     add(made, SECOND + 1 * MS, 90 * MS, who="other", kind=path.REQUEST)
     event = add(made, SECOND, 90 * MS, 5 * MS, spanned=False)
     incident = found(made)
@@ -168,20 +168,20 @@ def test_where_all_are_alike_nothing_began() -> None:
 
 
 def only_while_slow(to: Incidents, since: int, many: int = 20, op: str = "write") -> Event:
-    """Others of a kind, each of some 40 ms, of which the last one is the slowest."""
+    """Add others of one kind, some 40 ms each; the last one is the slowest."""
     for at in range(many):
         add(to, since + at * 50 * MS, 40 * MS if at else 44 * MS, who="backup", op=op)
     return add(to, since + many * 50 * MS, 45 * MS, op=op)
 
 
 def test_a_kind_that_came_only_while_it_was_slow_has_no_baseline() -> None:
-    """Its own median would say that nothing is unusual."""
+    """Its own median would call this usual."""
     made = incidents()
     usual(made, 3000)
     slow = only_while_slow(made, 3 * SECOND)
     incident = found(made)
     assert (incident.event, incident.usual_ns, incident.before_ns) == (slow, 40 * MS, 900 * US)
-    # Reads would be a measure of reads alone.
+    # Reads tell nothing about other operations.
     assert incident.beginning is None
     text = "\n".join(lines(incident, dates=False))
     assert (
@@ -204,7 +204,7 @@ def test_other_kinds_say_since_when_it_is_slow() -> None:
     beginning = incident.beginning
     assert beginning is not None
     assert (beginning.begin_ns, beginning.op, beginning.owner) == (first.start_ns, "read", "reader[7]")
-    # The slowest, and reads alone.
+    # The slowest one, and the reads.
     assert beginning.slow == 22
 
 
@@ -218,7 +218,7 @@ def test_a_kind_that_was_always_as_slow_has_its_own_baseline() -> None:
 
 @pytest.mark.parametrize("reads", [0, 7, 900])
 def test_there_must_be_enough_before_it(reads: int) -> None:
-    """Of a longer time, and of more than a few."""
+    """There have to be enough of them, over a longer time."""
     made = incidents()
     usual(made, reads)
     only_while_slow(made, 3 * SECOND if reads == 7 else reads * MS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Owners come, lead, are overtaken, leave and come back: no total goes back, and their sum is that of all."""
+"""Owners that come, lead, are overtaken, leave and come back: no total shrinks, and their sum is that of all."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class World:
         assert sum(found["bytes"] for found in self.leading.counters.values()) == 512 * sum(self.totals().values())
 
     def fold(self, owner: str) -> None:
-        """The kernel has no room for it any more."""
+        """Fold an owner into the others, as the kernel does when it needs the room."""
         group = OPERATION.group("sda", "read", owner)
         self.counts.setdefault(OTHERS, []).extend(self.counts.pop(owner))
         self.folded[group] = self.folded.get(group, 0) + 1
@@ -53,11 +53,11 @@ def test_the_first_have_totals_of_their_own() -> None:
     world = World(2)
     world.pass_by(1, a=[100] * 3, b=[50], c=[10] * 5)
     assert world.totals() == {("a",): 3, ("b",): 1, OTHERS: 5}
-    # c is ahead, and not by twice.
+    # c is ahead, but by less than a factor of two.
     world.pass_by(1, c=[15])
     assert world.totals() == {("a",): 3, ("b",): 1, OTHERS: 6}
     world.pass_by(1, c=[100] * 2)
-    # What it had before is among the others, and that of whom it took the place.
+    # Its earlier counts are among the others, and so are those of the owner that it replaced.
     assert world.totals() == {("a",): 3, ("c",): 2, OTHERS: 7}
 
 

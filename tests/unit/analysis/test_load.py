@@ -24,7 +24,7 @@ COUNTERS = {
 
 
 def report(duration_ns: int = SECOND) -> Report:
-    """Four requests of 150 ms on sda, of which 50 were waits for one; a bio of 500 ms on dm-0."""
+    """Four requests of 150 ms on sda, which include 50 waits for a request; a bio of 500 ms on dm-0."""
     cells = {
         group: {"throttle": distribution([50 * MS] * 2), "total": distribution([150 * MS] * 2)}
         for group in (READ, WRITE)
@@ -39,14 +39,14 @@ def test_figures_of_each_device() -> None:
     assert (first.dev, first.utilisation, first.merged) == ("sda", 0.25, {"read": 7, "write": 2})
     assert round(first.queue_depth, 6) == 0.4
     assert (stacked.dev, stacked.utilisation, stacked.queue_depth) == ("dm-0", None, 0.5)
-    # Statistics, and nothing to do, is not the same as no statistics.
+    # An idle device with statistics differs from one without.
     assert (second.dev, second.utilisation, second.queue_depth) == ("sdb", 0.0, 0.0)
     assert [one.dev for one in busy(report())] == ["dm-0", "sda"]
     assert [one.dev for one in busy(report(), {"sda", "sdb"})] == ["sda"]
 
 
 def test_no_share_is_more_than_the_whole() -> None:
-    """The kernel counts to a tick."""
+    """The kernel counts in ticks."""
     assert of(report(249 * MS))[1].utilisation == 1.0
     assert of(report(0)) == []
 

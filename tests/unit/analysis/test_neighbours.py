@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who had a device while others waited: what is made of the counters of an interval."""
+"""Owners that had a device while others waited, from the counters of an interval."""
 
 from __future__ import annotations
 

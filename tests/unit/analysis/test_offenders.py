@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who did it most."""
+"""The largest contributor."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who had a device while others waited, from the times of requests."""
+"""Owners that had a device while others waited, from the times of requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ A, B, C = map(Owner, "abc")
 
 
 def span(owner: Owner, queued: int, issued: int, completed: int, dev: str = "sda", op: str = "read") -> Span:
-    """Times in microseconds."""
+    """Make a span with times in microseconds."""
     return Span(dev, op, owner, 4096, queued * US, issued * US, completed * US)
 
 
@@ -35,7 +35,7 @@ def test_by_hand() -> None:
     """B waits from 100 to 200 us: A has the device until 150 with one request, and from 120 to 250 with another."""
     found = swept(span(A, 0, 0, 150), span(A, 110, 120, 250), span(B, 100, 200, 260), span(C, 0, 0, 90)).counters()
     assert found[HAD.group("sda", "read", A)] == {COUNT: 2, NS: 280 * US, BYTES: 8192, WHOLE: 290 * US}
-    # The wait of A is 10 us, from 110 to 120: its other one has the device.
+    # A waits for 10 us, from 110 to 120, while its other request has the device.
     assert found[WAITED.group("sda", A)] == {COUNT: 1, NS: 10 * US}
     assert found[WAITED.group("sda", B)] == {COUNT: 1, NS: 100 * US}
     assert found[MEANWHILE.group("sda", B, A)] == {NS: (50 + 80) * US}
@@ -59,7 +59,7 @@ def test_what_is_asked_for_and_what_is_inside_the_time() -> None:
     made.add(span(B, 20, 100, 120), inside=False)
     made.add(span(C, 60, 120, 130))
     found = made.counters()
-    # What had the device before the time that is wanted had it all the same.
+    # Requests before the selected time count as holders.
     assert found[MEANWHILE.group("sda", C, A)] == {NS: 40 * US}
     assert found[MEANWHILE.group("sda", C, B)] == {NS: 20 * US}
     assert {group.values for group in found if group.kind is not MEANWHILE} == {
@@ -81,7 +81,7 @@ requests = st.lists(
 
 @given(requests)
 def test_it_is_what_all_pairs_are(spans: list[Span]) -> None:
-    """In the order of their ends, as they are told."""
+    """In the order of their ends, in which they arrive."""
     spans = sorted(spans, key=lambda one: one.completed_ns)
     for made in (swept(*spans), swept(*spans, held=1 << 10)):
         found = {group.values: counts[NS] for group, counts in made.counters().items() if group.kind is MEANWHILE}
@@ -100,15 +100,15 @@ def by_pairs(spans: list[Span]) -> Counter[tuple[str, str, str]]:
 
 
 def test_it_looks_ahead_as_far_as_it_has_room_for() -> None:
-    """Many that follow each other, in pieces; one of all that time comes behind them all."""
+    """Many short requests in a row, in pieces; a long one that began before them ends last."""
     many = [span(A, 100 * at, 100 * at, 100 * at + 50) for at in range(200)]
     long = span(B, 0, 20_000, 20_010)
     whole, pieces = swept(*many, long), swept(*many, long, held=8)
     assert whole.counters()[MEANWHILE.group("sda", B, A)] == {NS: 200 * 50 * US}
     assert (whole.late, pieces.late) == (0, 1)
-    # Of the late one that part is left which is behind what was looked at.
+    # Only the part of the long one after the last piece is left.
     assert 0 < pieces.counters()[MEANWHILE.group("sda", B, A)][NS] <= 16 * 50 * US
-    # Those that came in time are exact in pieces as well: each of these waits behind the one before it.
+    # Requests in time are exact in pieces as well: each of these waits for the one before it.
     line = [span(A if at % 2 else B, 50 * at - 30, 50 * at, 50 * at + 50) for at in range(1, 400)]
     found = swept(*line, held=16)
     assert found.late == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of the largest owners, and one of all others."""
+"""The rows of the largest owners, and one for all others."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def test_the_smaller_ones_share_a_row_for_each_device_and_operation() -> None:
     assert sums[others[0]] == {BYTES: 8192}
     assert sum(one[TOTAL].sum for one in found.values()) == sum(one[TOTAL].sum for one in cells.values())
     assert sum(one[TOTAL].count for one in found.values()) == 17
-    # What came in stays what it is.
+    # The input is unchanged.
     assert cells[dd(1)][TOTAL].count == 2
 
 
 def test_an_owner_counts_with_all_that_is_of_it() -> None:
-    """Each of its rows is smaller than that of the other."""
+    """Each of its rows is smaller than the other owner's."""
     cells = {dd(1, op): {TOTAL: distribution([60])} for op in ("read", "write")}
     cells[dd(2)] = {TOTAL: distribution([100])}
     found, _ = folded(cells, {}, 1)
@@ -57,7 +57,7 @@ def test_rows_without_owners_stay_and_0_keeps_all() -> None:
     cells = {plain: {TOTAL: distribution([1])}, dd(1): {TOTAL: distribution([1])}, dd(2): {TOTAL: distribution([1])}}
     assert set(folded(cells, {}, 0)[0]) == set(cells)
     assert plain in folded(cells, {}, 1)[0]
-    # Those with the most time come first, behind all others.
+    # Rows with the most time come first, and the others' last.
     rows = arranged(cells, (OPERATION, OPERATIONS))
     assert [group.kind for group in rows] == [OPERATION, OPERATIONS, OPERATIONS]
 
@@ -78,7 +78,7 @@ def test_labels_in_json() -> None:
     }
     assert fields(PROCESS, Task("dd", 7)) == {"owner": "dd[7]", "task": {"comm": "dd", "pid": 7, "tid": 0}}
     assert fields(PROCESS, OTHERS) == {"owner": "others", "task": None}
-    # A name may be anything.
+    # A task may be named anything.
     assert fields(COMM, Comm("others")) == {"owner": "others", "comm": "others"}
     assert fields(COMM, OTHERS) == {"owner": "others", "comm": None}
     assert fields(CGROUP, "/app") == {"owner": "/app", "cgroup": "/app"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of a level that sees more of them than the other: compared between the points that both see."""
+"""Two levels, one of which sees more of a request: compared between the points that both see."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _QUICK = {"throttle": 2_000, "queue": 3_000, "driver": 4_000, "device": 90_000, 
 def side(
     kind: Kind, level: str, rand: random.Random, times: Mapping[str, int], mixed: Mapping[str, str] | None = None
 ) -> Side:
-    """Requests of ten seconds, whose times are around these; at the level `block` of the stages that it has."""
+    """Requests over ten seconds with times around these. The level `block` only has stages of its own."""
     parts = {"device": ("driver", "device", "complete")} if kind is BLOCK else {}
     stretches, whole = [], Distributions(kind)
     for second in range(10):
@@ -79,7 +79,7 @@ def test_stages_of_one_level_cover_those_of_the_other() -> None:
     assert found is not None
     assert found.parts == {"queue": ["queue"], "device": ["driver", "device", "complete"]}
     assert narrowing(BLOCK, PATH) is None
-    # One that has nothing of the other.
+    # A kind with nothing in common.
     assert narrowing(BLOCK, kinds.LAYER) is None
 
 
@@ -92,11 +92,11 @@ def test_times_before_the_first_common_point_are_left_out() -> None:
     assert found.columns == ("queue", "device", "rest")
     assert after.times == [before.times[0] - before.times[1], before.times[2], sum(before.times[3:6]), 0]
     assert after.count == before.count
-    # How the total is spread without a part of it is not known.
+    # The spread of the total without one of its parts is unknown.
     assert not after.buckets
     assert before.buckets
     assert after.squares[1] == pytest.approx(before.squares[2])
-    # Not less than it can be at most.
+    # At least the largest that it can be.
     assert after.squares[0] >= before.squares[4]
     assert after.squares[0] <= sum(ns**0.5 for ns in before.squares[2:6]) ** 2 * 1.001
 
@@ -123,7 +123,7 @@ def test_the_same_requests_of_two_levels_are_alike(swapped: bool) -> None:
     assert said.therefore == "compared from G to C, with driver and complete in device"
     outcome = judge(parse("request.read.p99 > +20%"), found)
     assert (outcome.figure, outcome.why) == (None, "only sums are known of one side, and no p99")
-    # The rows of both, of which none is new or gone.
+    # Rows that both have: none is new or gone.
     (pair,) = found.pairs
     assert pair.kind is BLOCK
     assert [None if cells is None else round(cells[TOTAL].mean, -4) for cells in (pair.a, pair.b)] == [100_000] * 2
@@ -139,7 +139,7 @@ def test_a_slower_device_is_found_across_levels() -> None:
 
 
 def test_a_difference_of_the_tracer_itself_is_no_finding() -> None:
-    """Between levels a point is passed some hundred nanoseconds earlier or later."""
+    """One level sees a point some hundred nanoseconds later than the other."""
     later = {**_QUICK, "queue": 3_700}
     found = compared(side(PATH, "path", seeded(1), _QUICK), side(BLOCK, "block", seeded(2), later))
     assert found.found == 0
@@ -148,28 +148,28 @@ def test_a_difference_of_the_tracer_itself_is_no_finding() -> None:
 
 
 def test_a_stage_with_one_stamp_for_many_requests_is_part_of_the_next() -> None:
-    """The kernel's stamps (since 6.9) count what a request waited in the plug to the device."""
+    """The kernel's stamps (since 6.9) count the time in the plug as `device`."""
     stamped = {**_QUICK, "queue": 100, "device": 92_900}
     own = side(BLOCK, "block", seeded(1), _QUICK)
     found = compared(own, side(BLOCK, "block", seeded(2), stamped, mixed={"queue": "device"}))
     assert found.joined == {"queue": "device"}
     assert found.found == 0
     assert [(one.a, one.b) for one in found.unlike if one.what == "stage queue"] == [("observed", "partly in device")]
-    # Without the note it is a change of both.
+    # Without the note both stages have changed.
     found = compared(own, side(BLOCK, "block", seeded(2), stamped))
     assert found.changes[0].figures["queue"].real
 
 
 def test_a_stage_that_has_the_time_of_another_one_on_one_kernel_is_compared_with_it() -> None:
-    """From 6.9 on, a short wait for a request is part of its time in the queue."""
+    """Since 6.9 a short wait for a request is part of `queue`."""
     old, new = {**_QUICK, "throttle": 4_000}, {**_QUICK, "throttle": 400, "queue": 6_600}
     a, b = side(PATH, "path", seeded(1), old), side(PATH, "path", seeded(2), new, {"throttle": "queue"})
     found = compared(a, b)
     assert (found.joined, found.found) == ({"throttle": "queue"}, 0)
     assert [(one.what, one.a, one.b) for one in found.unlike] == [("stage throttle", "observed", "partly in queue")]
-    # Both on a new one: what waits longer is there.
+    # If both are on a new kernel, the longer wait is in both stages.
     found = compared(a._replace(mixed=b.mixed), b)
     assert found.joined == {}
     assert {name for name, one in found.changes[0].figures.items() if one.real} == {"throttle", "queue"}
-    # Between levels of which one does not see it there is nothing to join.
+    # If one level does not see the stage, there is nothing to join.
     assert compared(b, side(BLOCK, "block", seeded(3), _QUICK)).joined == {}

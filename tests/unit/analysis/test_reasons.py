@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whom and what the largest change leads to: owner, device, stage, wait, and when it began."""
+"""The owner, device, stage, wait and moment to which the largest change leads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def levels(*means: float) -> list[_Level]:
     [
         ([100, 101, 99, 200, 201, 199, 200], 3),
         ([100, 101, 99, 100, 101, 200, 201], 5),
-        # It is so from the start on, or goes up slowly, or came back.
+        # It was so from the start, or rises slowly, or came back.
         ([200, 201, 199, 200, 201, 199, 200], None),
         ([100, 101, 99, 100, 101, 99, 100], None),
         ([100, 101, 200, 201, 100, 101, 99], None),
@@ -117,7 +117,7 @@ def test_nothing_is_blamed_for_chance() -> None:
 
 
 def with_queue(one: Side, requests_at_a_time: float) -> Side:
-    """With what the kernel says of its device, and requests that are there so many at a time."""
+    """Add the kernel's statistics of the device, with this many requests at a time."""
     total = Distribution()
     total.add(round(requests_at_a_time * one.report.duration_ns))
     cells = {**one.report.cells, REQUEST.group("sda", "read"): {TOTAL: total}}
@@ -127,7 +127,7 @@ def with_queue(one: Side, requests_at_a_time: float) -> Side:
 
 @pytest.mark.parametrize("threads", [2, 8])
 def test_a_slower_device_is_to_blame_however_deep_its_queue_is(threads: int) -> None:
-    """The same load of a device that takes 1.5 times as long: that its queue is deeper explains nothing away."""
+    """The same load on a device that is 1.5 times as slow: its deeper queue is a consequence."""
     rand = seeded(7)
     slow = {**_QUICK, "device": (150_000.0, 0.1)}
     a, b = side([Load(200, _QUICK)], rand), side([Load(200, slow)], rand)
@@ -155,7 +155,7 @@ def test_a_queue_that_is_as_deep_as_before_is_not_named() -> None:
         assert blamed is not None
         assert blamed.deeper is None
         assert changes.as_verdict(blamed, found)["queue_depth"] is None
-    # Nor where something else is slower, or the device quicker.
+    # Nor if something else is slower, or the device faster.
     later = {**_QUICK, "fs": (90_000.0, 0.1)}
     for before, after in ((a, side([Load(200, later)], rand)), (b, a)):
         found = difference(with_queue(before, 1.0), with_queue(after, 3.0), WITHIN)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The change of a mean, a total and a percentile, split: parts add up, and each goes where it belongs."""
+"""The change of a mean, a total and a percentile, split into parts that add up and are attributed correctly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LABELS = ("dev", "owner", "size")
 
 
 def sums(count: int, *times: int) -> Sums:
-    """Of so many objects, each with these times in its columns."""
+    """Sums of this many objects, each with these times in its columns."""
     made = Sums(len(times))
     made.count = count
     made.times = [count * sum(times), *(count * ns for ns in times)]
@@ -99,7 +99,7 @@ def test_without_a_value_in_common_a_label_tells_nothing() -> None:
 
 def test_a_total_has_how_long_and_how_many() -> None:
     key = ("sda", "app", "4 KiB")
-    # Twice as long at the same rate, and each takes 50 % longer.
+    # Twice as long at the same rate, and each object takes 50 % longer.
     found = split({key: sums(100, 100)}, {key: sums(200, 150)}, LABELS, (10, 20))
     total = {reason: ns for reason, ns in found.total if ns}
     assert sum(total.values()) == 200 * 150 - 100 * 100
@@ -126,7 +126,7 @@ def test_without_labels_all_is_one_class() -> None:
 
 
 def by_depth(times: Iterator[tuple[float, float]]) -> dict[Class, Sums]:
-    """Classes by how many were under way when a request came."""
+    """Group requests by how many others were under way when they came."""
     every = list(times)
     begins, ends = sorted(begin for begin, _ in every), sorted(end for _, end in every)
     found: dict[Class, Sums] = {}
@@ -139,7 +139,7 @@ def by_depth(times: Iterator[tuple[float, float]]) -> dict[Class, Sums]:
 
 
 def at_random(rand: random.Random, service: float, apart: float) -> Iterator[tuple[float, float]]:
-    """Requests that come whether or not others are done, of a device that works on one at a time."""
+    """Generate requests that come independently of each other, on a device that works on one at a time."""
     now = free = 0.0
     for _ in range(20_000):
         now += rand.expovariate(1 / apart)
@@ -148,7 +148,7 @@ def at_random(rand: random.Random, service: float, apart: float) -> Iterator[tup
 
 
 def of_threads(rand: random.Random, service: float, many: int) -> Iterator[tuple[float, float]]:
-    """Those of threads that think for a millisecond after each."""
+    """Generate requests of threads that pause for a millisecond after each."""
     ready = [rand.expovariate(1e-6) for _ in range(many)]
     heapify(ready)
     free = 0.0
@@ -160,8 +160,10 @@ def of_threads(rand: random.Random, service: float, many: int) -> Iterator[tuple
 
 
 def test_depth_as_a_class_would_explain_a_slower_device_away() -> None:
-    """Why it is none (docs/decisions/queue-depth.md, with these figures): means in us, and the percentage that
-    would be called different work."""
+    """Show why queue depth is no class (docs/decisions/queue-depth.md, with these figures).
+
+    The figures are both means in us, and the percentage that would count as different work.
+    """
     rand = seeded(35)
     called = []
     for a, b in (

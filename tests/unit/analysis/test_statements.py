@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts of statements without what is different each time."""
+"""Texts of statements without their literals."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_any_text_has_an_answer(text: str) -> None:
 
 @pytest.mark.parametrize("piece", ["'", '"', "$", "$a$", "(1,", "(?),", "--", "/*", "e'\\", " ", "1", "?, ", "\\"])
 def test_no_text_takes_long(piece: str) -> None:
-    """Time that grows as its square would be a minute here."""
+    """Quadratic time would be a minute here."""
     text = (piece * 200_000)[:200_000]
     before = time.thread_time()
     normalised(text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each rule of the verdict: when it applies, with which figures, and when not."""
+"""Each rule of the verdict: when it applies and when not, with which figures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KINDS = (OPERATION, HIT, REQUEST, SLEEP, WAIT, *io_owners.KINDS[options.COMM])
 
 
 def cell(times: int = 1, **stages: int) -> dict[str, Distribution]:
-    """So many that were all alike."""
+    """Make cells of this many equal objects."""
     whole = sum(value for name, value in stages.items() if name != "preempted")
     return {name: distribution([value] * times) for name, value in {**stages, "total": whole}.items()}
 
@@ -55,7 +55,7 @@ def case(
 
 
 def in_the_way(found: Case, rule: str, tasks: Mapping[str, int]) -> Case:
-    """The same with these tasks, by how long each was."""
+    """Return the case with these tasks in the way, by time."""
     counters = {io_rules.IN_THE_WAY.group(rule, who): {NS: ns} for who, ns in tasks.items()}
     report = found.report._replace(counters={**found.report.counters, **counters})
     return Case(report, found.kinds, found.stretches, found.wall_offset_ns)
@@ -76,7 +76,7 @@ def finding(rule: Any, cells: Cells, **more: Any) -> Finding:
     return found
 
 
-# --- the first rule that applies ----------------------------------------------------------------------------
+# --- The first rule that applies ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_largest_is_the_largest_stage_of_the_heaviest_operations() -> None:
     cells = {
         READ: cell(10, fs=1, queue=9 * MS, device=MS),
         WRITE: cell(1, queue=20 * MS, device=70 * MS),
-        # Requests are heavier, but tasks wait for operations.
+        # Requests have more time, but tasks wait for operations.
         REQUESTS: cell(100, queue=20 * MS, device=70 * MS),
     }
     found = finding(verdict.largest, cells)
@@ -158,7 +158,7 @@ def test_queue_depth_is_that_of_all_requests_by_littles_law() -> None:
     assert finding(verdict.largest, {READ: cell(9, device=MS)}).figures["queue_depth"] == 0.0
 
 
-# --- the rules whose findings stand besides -----------------------------------------------------------------
+# --- Further findings ---------------------------------------------------------------------------------------
 
 
 def stretches(*means: int, key: Group = READ.everywhere, count: int = 40) -> list[Stretch]:
@@ -183,7 +183,7 @@ def test_growth_is_looked_for_in_what_the_verdict_is_about() -> None:
 
 
 def tailed(slow: int, count: int = 1000, share: float = 0.02) -> Cells:
-    """Some reads are slow in the device, the queue is the same for all."""
+    """Make cells of reads of which some are slow in the device; `queue` is the same for all."""
     device = [slow if place < count * share else MS for place in range(count)]
     queue = [4 * MS] * count
     total = [one + other for one, other in zip(device, queue)]
@@ -202,7 +202,7 @@ def test_tail_names_the_stage_that_makes_it_though_another_is_larger() -> None:
 
 
 def test_the_tail_is_made_by_what_grows_most_towards_it() -> None:
-    """The queue is the slower one among the slowest hundredth, too, but it always was slow."""
+    """The queue is slower even in the slowest hundredth, but it always was."""
     slow = [place < 20 for place in range(1000)]
     queue = [60 * MS if one else 10 * MS for one in slow]
     device = [55 * MS if one else 1 for one in slow]
@@ -250,7 +250,7 @@ def test_all_of_them_can_be_reported_together_in_this_order() -> None:
 
 @pytest.mark.parametrize(("waited", "reported"), [(SECOND, True), (SECOND // 2, True), (SECOND // 100, False)])
 def test_who_filled_the_commits_of_others(waited: int, reported: bool) -> None:
-    """Of those that others waited for, who cost them most, where that is a tenth of the time of all."""
+    """Among the commits that others waited for, name the task that cost most if that is a tenth of all time."""
     found = judge(case({WRITE: cell(10, fs=SECOND // 10)}), {"mv[8]": 5, "cp[7]": waited})
     behind = [finding for finding in found.findings if finding.rule == "behind"]
     assert len(behind) == reported
@@ -259,7 +259,7 @@ def test_who_filled_the_commits_of_others(waited: int, reported: bool) -> None:
 
 
 def test_each_finding_has_advice_of_its_own() -> None:
-    """A tail that the wakeup makes is not answered with the disk."""
+    """A tail in `wakeup` gets other advice than one in the device."""
     found = judge(case(tailed(60 * MS)))
     assert {one.rule: one.advice for one in found.findings} == {
         one.rule: OPERATION[one.stage].advice  # type: ignore[union-attr]
@@ -307,7 +307,7 @@ def test_flushes_of_the_block_layer_are_no_part_of_it() -> None:
 
 
 def test_of_what_a_filter_leaves_out_nothing_is_said() -> None:
-    """But with --neighbours, where all is known."""
+    """With --neighbours the owners are known all the same."""
     (rule,) = [one for one in io_rules.path(filtered=True).more if one.__name__ == "owner"]
     found = rule(case(owned(backup=3 * MS, db=MS)))
     assert found is not None
@@ -320,7 +320,7 @@ def test_of_what_a_filter_leaves_out_nothing_is_said() -> None:
 
 
 def by_statement(*rows: tuple[int, str, str, object, int, int]) -> Case:
-    """Which kind of rows by owner, device, operation, owner, how many, and ns of each."""
+    """Make a case of rows: kind by its index, device, operation, owner, count, and ns of each."""
     kinds = io_owners.KINDS[options.STATEMENT]
     cells = {
         kinds[which].group(dev, op, who): cell(times, **({"under_way": ns} if which == 2 else {"total": ns}))
@@ -336,7 +336,7 @@ CHECKPOINTER = kind.Comm("postgres: checkpointer")
 
 
 def test_the_statement_with_the_most_time() -> None:
-    """Not the process with more, which has none."""
+    """A process without a statement does not count, however much time it has."""
     found = io_rules.statement(
         by_statement(
             (0, "sda", "sync", CHECKPOINTER, 1, 50 * MS),
@@ -380,7 +380,7 @@ def test_a_statement_that_is_on_many_devices() -> None:
 
 
 def contended(waited: int, whole: int, waits: int = 70, **had: int) -> Case:
-    """A case in which /app waits, and others have the device."""
+    """Make a case in which /app waits while others have the device."""
     app = neighbours.Owner("/app")
     requests = io_owners.KINDS[options.CGROUP][2]
     cells = {requests.group("sda", "read", "/app"): {"total": distribution([whole])}, REQUESTS: cell(9, device=5)}
@@ -401,7 +401,7 @@ def test_who_had_the_device_while_another_one_waited() -> None:
     assert found.figures == {"share": 0.38, "had": 0.92, "waited_ns": 38 * MS, "waits": 70, "unknown": 0.03}
     assert found.group is not None
     assert found.group.fields == {"dev": "sda", "owner": "/app"}
-    # It waited little, or seldom, or for itself.
+    # It waited for a short time, seldom, or for itself.
     assert io_rules.neighbour(contended(9 * MS, 100 * MS, batch=92 * MS)) is None
     assert io_rules.neighbour(contended(38 * MS, 100 * MS, waits=3, batch=92 * MS)) is None
     assert io_rules.neighbour(contended(38 * MS, 100 * MS, batch=40, app=60)) is None
@@ -428,7 +428,7 @@ def test_an_accusation_takes_a_majority(had: dict[str, int], who: str, share: fl
 
 
 def test_the_victim_is_who_waits_for_others() -> None:
-    """Bullies wait for each other as well, and much longer; but also for themselves."""
+    """The others wait much longer for each other, but also for themselves."""
     counters: dict[Group, Mapping[str, int]] = {}
     requests = io_owners.KINDS[options.CGROUP][2]
     cells: dict[Group, dict[str, Distribution]] = {}
@@ -489,7 +489,7 @@ def test_who_ran_meanwhile_is_named() -> None:
         io_rules.path(interference=True),
     )
     assert [(one.rule, one.who) for one in found.findings if one.who] == [("ran", "hog[7]")]
-    # That there is such an option is known by who has used it.
+    # A user of the option need not be told of it.
     assert "--interference" not in found.advice
     assert "--interference" in judge(case({READ: cell(10, device=MS, wakeup=9 * MS)})).advice
 
@@ -503,7 +503,7 @@ def test_nobody_had_a_partition_s_disk_alone() -> None:
 
 
 def test_who_had_the_device_when_a_filter_left_it_out() -> None:
-    # A filter may leave out who had the device.
+    # A filter may leave out the owner that had the device.
     owner = io_rules.owner(contended(38 * MS, 100 * MS, batch=92 * MS, app=8 * MS))
     assert owner is not None
     assert (owner.who, owner.figures) == ("batch", {"share": 0.92, "owners": 2})
@@ -541,7 +541,7 @@ def test_a_rule_of_growth_has_its_bounds() -> None:
 
 
 def test_who_was_in_the_way_of_single_operations() -> None:
-    """Of those that a capture has as well, which may have any fields."""
+    """Operations of a capture may have any fields."""
 
     def event(**fields: Any) -> Event:
         return Event(READ, 0, 9, {"journal": 4}, {"pid": 5, **fields})

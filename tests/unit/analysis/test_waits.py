@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The waits that a stage is made of, from the cells and counters of an interval."""
+"""The waits of a stage, from the cells and counters of an interval."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CGROUPS = KINDS[CGROUP]
 def waiting(
     stage: str, reasons: Mapping[str, tuple[int, int]], asleep_ns: int | None = None, dev: str = "sda", **stages: int
 ) -> Case:
-    """Ten writes that were alike, of which some waited; how many did, and how long each."""
+    """Make a case of ten equal writes; for each reason, `reasons` has how many waited and for how long."""
     found = case(
         {
             OPERATION.group(dev, "write"): cell(10, **stages),
@@ -59,7 +59,7 @@ def test_a_stage_is_its_waits_the_longest_first_and_the_time_on_the_cpu() -> Non
 
 
 def test_without_how_long_tasks_slept_nothing_is_said_of_the_cpu() -> None:
-    """Nobody runs in the dirty limit."""
+    """No task runs in the dirty limit."""
     (made,) = waits.of(waiting("dirty_limit", {"dirty limit": (2, 5 * MS)}, dirty_limit=2 * MS).report)[WRITE.values]
     assert (made.shorter_ns, made.running_ns) == (None, None)
     assert made.parts == [("dirty limit", 0.5)]
@@ -78,7 +78,7 @@ def test_waits_of_all_devices_are_added_up() -> None:
 
 
 def asleep(late_ns: int) -> Case:
-    """Ten tasks slept for requests, as long as these took, and ran so much later."""
+    """Ten tasks slept as long as their requests took, and ran this much later."""
     rows = {
         REQUEST.group("sda", "read"): cell(10, device=10 * MS),
         SLEEP.group("sda", "read"): cell(10, asleep=10 * MS, wakeup=late_ns),

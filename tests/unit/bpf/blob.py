@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds raw BTF by hand, as compilers lay it out."""
+"""Raw BTF by hand, laid out as compilers do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 
 class Blob:
-    """Types get the ids 1, 2, 3, ... in the order in which they are added; each method returns the id."""
+    """A builder of BTF. Types get the ids 1, 2, 3, ... in order; each method returns the id."""
 
     def __init__(self, first_id: int = 1, strings_start: int = 0) -> None:
         self._types: list[bytes] = []
@@ -77,7 +77,7 @@ class Blob:
         union: bool = False,
         flag: bool = True,
     ) -> int:
-        """Members are (name, type, bit offset) or, for bit fields, (name, type, bit offset, bit size)."""
+        """Add a struct or union of members (name, type, bit offset) or, for bit fields, (..., bit size)."""
         words: list[int] = []
         for member_name, target, bit_offset, *bits in members:
             place = (bits[0] << 24 if bits else 0) | bit_offset

@@ -15,12 +15,12 @@ EXCHANGE_HALF = struct.pack("<BBhi", 0xC3, 0x21, 4, 0xF1)
 STORE = struct.pack("<BBhi", 0x7B, 0x21, -8, 0)
 STORE_HALF = struct.pack("<BBhi", 0x63, 0x21, 4, 0)
 ADD = struct.pack("<BBhi", 0xDB, 0x21, -8, 0)
-# The bytes of an exchange across two instructions.
+# The bytes of an exchange, but across two instructions.
 ACROSS = bytes(4) + EXCHANGE + bytes(4)
 
 
 def elf(code: bytes, data: bytes) -> bytes:
-    """Two sections: one with instructions, one without."""
+    """Build a file of two sections, one with instructions and one without."""
     table = 64 + len(code) + len(data)
     header = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01", 1, 247, 1, 0, 0, table, 0, 64, 0, 0, 64, 2, 0)
     first = struct.pack("<IIQQQQIIQQ", 0, 1, 6, 0, 64, len(code), 0, 0, 8, 0)
@@ -36,12 +36,12 @@ def test_exchanges_become_stores() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\x7fELF", bytes(64), elf(EXCHANGE, b"")[:-1]])
 def test_what_is_no_object_is_left_as_it_is(data: bytes) -> None:
-    """Libbpf says what is wrong with it."""
+    """libbpf reports what is wrong with it."""
     assert atomics.as_stores(data) == data
 
 
 def test_the_path_object_has_some() -> None:
-    """One at each kind of place at least; in the others nobody would get what this is for."""
+    """It has several exchanges, and each becomes a store."""
     data = find("io_path").read_bytes()
     found = atomics.exchanges(data)
     assert len(found) > 3

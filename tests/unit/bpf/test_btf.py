@@ -16,7 +16,7 @@ from wptrace.errors import UnsupportedError, WptraceError
 
 
 def every_kind() -> Blob:
-    """One type of each kind, ids as in the comments."""
+    """One type of each kind, with its id in the comment."""
     blob = Blob()
     u32 = blob.integer("unsigned int", 4)  # 1
     char = blob.integer("char", 1, signed=True)  # 2
@@ -300,7 +300,7 @@ def test_ids_out_of_range(kinds: Btf, type_id: int) -> None:
 
 
 def ask_everything(data: bytes) -> None:
-    """Any bytes make our own errors alone."""
+    """Query everything: arbitrary bytes only raise errors of this package."""
     with suppress(WptraceError):
         parsed = Btf.parse(data)
         for entry in parsed:

@@ -18,7 +18,7 @@ from wptrace.errors import WptraceError
 ET_REL = 1
 EM_BPF = 247
 PROGBITS = 1
-# Section types and the size of their entries.
+# Section types and sizes of their entries.
 SECTIONS = {".bss": (8, 0), ".symtab": (2, 24), ".rel.BTF": (9, 16), ".strtab": (3, 0)}
 
 
@@ -33,7 +33,7 @@ def blob() -> bytes:
 def elf(
     sections: dict[str, bytes], kind: int = ET_REL, machine: int = EM_BPF, links: dict[str, str] | None = None
 ) -> bytes:
-    """An ELF file of these sections, in which .bss takes no room."""
+    """Build an ELF file of these sections; .bss has no bytes in it."""
     names = ["", *sections, ".strtab"]
     strings = b"\0".join(name.encode() for name in names) + b"\0"
     contents = [b"", *sections.values(), strings]
@@ -54,7 +54,7 @@ def elf(
 
 
 def relocated() -> bytes:
-    """An object whose second variable lies 4 bytes into .bss, as the symbol table says."""
+    """Build an object whose second variable is 4 bytes into .bss by its symbol."""
     btf = blob()
     place = btf.index(struct.pack("<III", 3, 0, 4)) + 4
     symbols = bytes(24) + struct.pack("<IBBHQQ", 0, 0, 0, 1, 4, 4)
@@ -163,7 +163,7 @@ def test_no_truncation_crashes(path: Path) -> None:
 
 
 @given(changes=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=8))
-@example(changes=[(47, 255)])  # section headers beyond what an index can say
+@example(changes=[(47, 255)])  # section headers beyond the range of an index
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_damage_crashes(path: Path, changes: list[tuple[int, int]]) -> None:
     data = bytearray(relocated())

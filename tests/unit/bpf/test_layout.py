@@ -363,7 +363,7 @@ def test_impossible_members_are_refused(types: Types, members: list[Any]) -> Non
 
 @dataclass(frozen=True)
 class Shape:
-    """A C type: a scalar by name, an array of one shape, or a struct or union of several."""
+    """A C type: a scalar by name, an array of a shape, or a struct or union of several."""
 
     kind: str
     parts: tuple[Shape, ...] = ()
@@ -421,7 +421,7 @@ def as_btf(shape: Shape, types: Types) -> int:
 
 
 def plain(value: Any) -> Any:
-    """A value of ours or of ctypes as dicts, tuples, bytes and numbers."""
+    """Convert a value of this package or of ctypes to dicts, tuples, bytes and numbers."""
     if isinstance(value, Record):
         return {name: plain(member) for name, member in value._asdict().items()}
     if isinstance(value, (ctypes.Structure, ctypes.Union)):

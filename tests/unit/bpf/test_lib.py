@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libbpf calls us with its messages, and no exception leads through it."""
+"""Callbacks of libbpf with its messages, which no exception may leave."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ids of BPF objects are walked; what comes and goes meanwhile is left out."""
+"""Walking the ids of BPF objects, without those that come or go meanwhile."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wptrace.errors import LibbpfError, NotPermittedError
 
 
 class FakeCalls:
-    """Objects by id: a descriptor or a negative error number."""
+    """Objects by id: a descriptor, or a negative error number."""
 
     def __init__(self) -> None:
         self.objects: dict[int, int] = {}

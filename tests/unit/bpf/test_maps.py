@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Maps on a kernel that is made of Python: no BPF, and keys and values without types."""
+"""Maps on a kernel made of Python, without BPF or types of keys and values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENOTSUPP = 524
 
 
 class Kernel:
-    """One map, and the part of libbpf that reaches it."""
+    """A map, and the part of libbpf that accesses it."""
 
     def __init__(self, kind: int, key_size: int = 4, value_size: int = 8, entries: int = 1000, cpus: int = 1) -> None:
         self.ffi = libbpf().ffi
@@ -74,7 +74,7 @@ class Kernel:
 
     @property
     def room(self) -> int:
-        """Bytes of an element; each CPU's value is padded to 8."""
+        """Bytes of an element; values of a per-CPU map are padded to 8 bytes."""
         return (self.value_size + 7 & ~7) * self.cpus if self.kind in maps.PER_CPU else self.value_size
 
     def bpf_map_lookup_elem(self, fd: int, key: bytes, value: Any) -> int:

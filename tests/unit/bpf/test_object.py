@@ -9,7 +9,7 @@ from wptrace.bpf import object as objects
 
 
 def test_objects_are_looked_for_in_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The environment, then the package, and nowhere else: what lies under another prefix is of another version."""
+    """The environment, then the package, and nothing else: an object under another prefix is of another version."""
     package = tmp_path / "lib" / "wptrace"
     monkeypatch.setattr(objects, "__file__", str(package / "bpf" / "object.py"))
     monkeypatch.setenv("WPTRACE_BPF_DIR", str(tmp_path / "named"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cycles scaled to the real clock."""
+"""Cycle counts scaled to the real clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MS = 1_000_000
 
 
 class Program:
-    """As far as it is asked."""
+    """A program with a sample period for each CPU."""
 
     def __init__(self) -> None:
         self.attached: list[int] = []
@@ -33,10 +33,10 @@ def program() -> Any:
 
 def test_a_fast_cpu_gets_more_cycles_and_a_slow_one_fewer(program: Any) -> None:
     paced = Paced(program, MS, [0, 1, 2, 3])
-    # At 4 GHz a million cycles take a quarter of a millisecond; CPU 2 is right, of CPU 3 nothing is known.
+    # At 4 GHz a million cycles take a quarter of a millisecond. CPU 2 is right, and nothing is known of CPU 3.
     paced.follow({0: MS // 4, 1: 3 * MS, 2: MS, 3: 0})
     assert program.periods == {0: 4 * MS, 1: MS // 3}
-    # Now they take a millisecond everywhere, and nothing changes.
+    # Now they take a millisecond everywhere, so nothing changes.
     program.periods.clear()
     paced.follow({0: MS, 1: MS, 2: MS, 3: MS})
     assert program.periods == {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reader of the ring buffer, on memory that is laid out as the kernel lays it out."""
+"""The reader of the ring buffer, on memory laid out as the kernel does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from wptrace.errors import WptraceError
 COMMIT = 0
 WORD = struct.Struct("<I")
 POSITION = struct.Struct("<Q")
-# A wait that nothing ends; to end early means to end long before.
+# A wait that nothing ends; an early end is one long before it.
 LONG = 60.0
 EARLY = 30.0
 
@@ -35,11 +35,11 @@ class Producer:
     """The kernel's side: reserves room, then commits or discards it."""
 
     def __init__(self, size: int, start: int = 0, stale: int = 0) -> None:
-        """`stale` is the length of records that once were everywhere."""
+        """`stale` is the length in headers of old records, which fill the ring."""
         self.size = size
         self.consumer = bytearray(4096)
         self.producer = bytearray(4096)
-        # What was there before must never be taken for a record.
+        # Old contents must never be taken for a record.
         self.data = bytearray(WORD.pack(stale) * (2 * size // WORD.size))
         self.position = start
         POSITION.pack_into(self.consumer, 0, start)
@@ -59,12 +59,12 @@ class Producer:
             self.data[place] = self.data[self.size + place] = value
 
     def reserve(self, payload: bytes) -> int | None:
-        """Where the record is, still busy; None where the ring has no room."""
+        """Return the place of the record, which is still busy; None if the ring is full."""
         room = (HEADER + len(payload) + 7) & ~7
         if self.position + room - self.consumed > self.size - 1:
             return None
         place = self.position
-        # The second word is the kernel's own; a reader must not look at it.
+        # The second word belongs to the kernel; a reader must not look at it.
         self._write(place, WORD.pack(len(payload) | BUSY) + b"\xee" * 4 + payload)
         self.position += room
         POSITION.pack_into(self.producer, 0, self.position)
@@ -80,7 +80,7 @@ class Producer:
 
 
 def layout(length: int) -> struct.Struct:
-    """A number and bytes that fill the rest of `length`."""
+    """A number, and bytes that fill the rest of `length`."""
     return struct.Struct(f"<Q{length - 8}s")
 
 
@@ -101,7 +101,7 @@ class Entry(NamedTuple):
 
 
 class RingMachine(RuleBasedStateMachine):
-    """Each committed record comes once, in order, and none that follows a busy one."""
+    """Each committed record arrives once, in order, and none after a busy one."""
 
     @initialize(
         length=st.integers(8, 200),
@@ -187,7 +187,7 @@ class RingMachine(RuleBasedStateMachine):
     def room_is_given_back_up_to_the_first_record_that_waits(self) -> None:
         if not hasattr(self, "ring"):
             return
-        # What came since the last read waits as well, so the position is at or before the first that is busy.
+        # Records since the last read wait as well, so the position is at or before the first busy one.
         first = self.waiting[0].place if self.waiting else self.kernel.position
         assert self.kernel.consumed == first
 
@@ -287,7 +287,7 @@ def test_a_ring_of_a_map_is_mapped_and_unmapped() -> None:
         os.close(fd)
 
 
-# --- How often it is read -----------------------------------------------------------------------------------
+# --- Pace ---------------------------------------------------------------------------------------------------
 
 
 def test_pace_slows_down_to_its_bound_while_nothing_comes() -> None:
@@ -336,7 +336,7 @@ def test_pace_settles_for_every_rate_that_it_can_serve(filled_per_second: float,
 
 
 def test_no_wait_is_longer_than_half_the_ring_takes_to_fill() -> None:
-    """From the first record on: a burst does not wait for the pace to find out."""
+    """From the first record on, because a burst does not wait until the pace has been measured."""
     reader = Reader()
     ring = make_ring(Producer(4096))
     reader.add(ring, lambda records: None, rate=10_000)
@@ -351,7 +351,7 @@ def test_no_wait_is_longer_than_half_the_ring_takes_to_fill() -> None:
 
 
 class Signal:
-    """A descriptor that polls as readable once it is made so."""
+    """A descriptor that polls as readable once it is set."""
 
     def __init__(self) -> None:
         self.read, self.write = socket.socketpair()
@@ -374,7 +374,7 @@ def signal() -> Iterator[Signal]:
 
 
 class Polled:
-    """Notes the timeouts that a reader asks for, and polls without waiting."""
+    """A selector that keeps the requested timeouts, and polls without waiting."""
 
     def __init__(self, real: Any) -> None:
         self._real = real
@@ -427,7 +427,7 @@ def test_so_many_at_a_time() -> None:
     place = kernel.reserve(payload(5, 24))
     kernel.put(payload(6, 24))
     assert place is not None
-    # How often it is looked at is said by all that was there at first.
+    # The pace depends on what was in the ring at first.
     for count, behind, there in ((2, True, 7), (2, True, 7), (1, False, 7), (0, False, 2)):
         assert (reader.drain(2), reader.behind) == (count, behind)
         assert ring.fill == there * 32 / 4096
@@ -446,7 +446,7 @@ def test_reader_is_woken_by_its_wake_descriptor(signal: Signal) -> None:
 
 
 def test_a_wakeup_wakes_once(signal: Signal, polled: Polled) -> None:
-    """A signal whose handler asks for no end must not make each later wait end at once."""
+    """A signal without a request to end must not shorten later waits."""
     reader = Reader(signal.fd)
     signal.send()
     reader.wait(LONG)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Captures that no trace wrote, by the code that writes those of traces."""
+"""Captures without a trace, written by the code that writes those of traces."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ABOUT = About("stages", (OPERATION, REQUEST), each=True)
 
 
 def entry(obj: BpfObject, number: int, flag: int = 0, **values: int | bytes) -> bytes:
-    """As it lies in the ring: a header, and an operation that took so many nanoseconds."""
+    """Make a ring entry: a header, and an operation that took `number` ns."""
     times = {"start_ns": 1000 * number, "end_ns": 1000 * number + number, "stages[0]": number}
     known = {"slot": 1, "tgid": 7, "tid": 8, "cgroup": 55, "comm": b"fio", **times, **values}
     payload = packed(obj.struct("io_record"), **known)
@@ -45,7 +45,7 @@ def report(kind: str, numbers: Sequence[int], ts_ns: int, duration_ns: int = 1_0
 
 
 def write(obj: BpfObject, path: Path, batches: Sequence[int] = (3, 1, 4), end: bool = True) -> Path:
-    """Batches of so many operations, an interval for each, and a summary of all; the first one is number 0."""
+    """Write operations in batches, with an interval for each batch and a summary; the first operation is number 0."""
     output = CaptureOutput(path, ABOUT)
     take = output.raw(obj, RECORDS, NAMES, lambda number: f"/cgroup{number}")
     output.start(START)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Captures of each release, that every later version reads: `python -m tests.unit.capture.releases` writes this one's.
+"""Captures of each release, which every later version reads: `python -m tests.unit.capture.releases` writes this one's.
 
-They are made up, so that nothing of a machine is in them: kinds and values of all sorts, records, books, verdicts.
+They are made up, so that they hold no data of a machine: kinds and values of all sorts, records, books, verdicts.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _write(path: Path, view: str, start: Start, report: Report, *events: Event) 
 
 
 def write(folder: Path) -> list[Path]:
-    """One of each sort of rows, and one of records."""
+    """Write a capture for each kind of rows, and one of records."""
     task = Task("dd", 7, 8)
     turns = {
         _TURN.group(task): {"wait": _distribution(5), TOTAL: _distribution(5)},
@@ -107,7 +107,7 @@ def write(folder: Path) -> list[Path]:
 
 
 def without_machine(path: Path) -> None:
-    """Who wrote it is nobody's business."""
+    """Remove the data of the machine that wrote a capture."""
     from tests.unit.capture.test_hostile import made as written
     from tests.unit.capture.test_hostile import opened
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Captures: what was written is shown, however much of it is there; damage is said in a sentence."""
+"""Captures: whatever part of one is there is shown, and damage is reported in a sentence."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_what_was_written_is_reported(file: Path, capsys: pytest.CaptureFixture[
 
 
 def test_kinds_of_a_capture_have_their_counters() -> None:
-    """Also those that no flow of this version has."""
+    """Even kinds that no flow of this version has."""
     packets = CounterField("packets", "how many went with it", "packets")
     written = spec.of_kind(ModelKind("segment", Noun("segment"), (), sized=True, counters=[packets]))
     read = spec.kind({**json.loads(json.dumps(written)), "name": "other"})
@@ -72,7 +72,7 @@ def test_kinds_of_a_capture_have_their_counters() -> None:
 
 
 def items(path: Path) -> tuple[list[int], list[int]]:
-    """How many records there are in each item, and how many each report is of."""
+    """Return the number of records in each item, and the operations of each report."""
     with closing(Capture(path)) as capture:
         found = list(capture.items())
     records = [len(one.rows) // capture.layouts[0].stride for one in found if isinstance(one, Records)]
@@ -101,7 +101,7 @@ def test_what_was_cut_off_is_reported_as_far_as_it_goes(
         assert len(records) in (len(reports), len(reports) + 1) or len(reports) == 4
         found.add((len(records), len(reports)))
     assert found == {(0, 0), (1, 0), (1, 1), (2, 1), (2, 2), (3, 2), (3, 3), (3, 4)}
-    # What is missing is said, and the summary is that of the intervals that are there.
+    # A note says what is missing, and the summary is made of the intervals that are there.
     second = [frame for frame in frames if frame.kind == Kind.INTERVAL][5]
     cut.write_bytes(data[: second.place + second.length + 1])
     records, reports = items(cut)
@@ -113,7 +113,7 @@ def test_what_was_cut_off_is_reported_as_far_as_it_goes(
 
 
 def test_every_flipped_bit_is_noticed(file: Path, tmp_path: Path) -> None:
-    """Which costs the frame that it is in, and what that has named."""
+    """It costs the frame that it is in, and what that frame has named."""
     data = file.read_bytes()
     with closing(Capture(file)) as capture:
         whole = list(capture.items())
@@ -132,23 +132,23 @@ def test_every_flipped_bit_is_noticed(file: Path, tmp_path: Path) -> None:
                 assert capture.damaged == 1, frame
                 assert len(whole) - left <= 1, frame
             elif place < frame.place:
-                # A header: whatever it was may have had names.
+                # The header may be that of names, on which other frames depend.
                 assert len(whole) - left < len(whole), frame
         except WptraceError as error:
-            # The first bytes, and the start.
+            # In the first bytes, or in the start.
             assert re.search("damaged|not a capture|of form", error.message)  # noqa: PT017
             assert place < start
 
 
 def test_a_damaged_frame_costs_what_it_had(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In tables and in a page as well: the summary is made of the intervals where its frame is the one."""
+    """In tables and in a page. If the frame is that of the summary, the summary is made of intervals."""
     data = file.read_bytes()
     with closing(Reader(file)) as reader:
         every = [frame for frame in reader.frames() if frame.kind in (Kind.RECORDS, Kind.INTERVAL, Kind.SUMMARY)]
     flipped = tmp_path / "flipped"
     for frame in every:
         flipped.write_bytes(data[: frame.place] + bytes([data[frame.place] ^ 1]) + data[frame.place + 1 :])
-        # The summary says it all, so intervals are not read without need.
+        # Intervals are only read if there is no summary.
         if frame.kind != Kind.INTERVAL:
             with pytest.raises(WptraceError, match="damaged: one frame of it was left out"):
                 main(["replay", str(flipped), "--json"])
@@ -212,7 +212,7 @@ def test_a_full_disk_is_said() -> None:
 
 
 def test_what_a_full_disk_took_in_part_is_taken_back(obj: BpfObject, tmp_path: Path) -> None:
-    """As `ulimit -f` has it: the kernel takes what there is room for."""
+    """As with `ulimit -f`, the kernel writes as much as there is room for."""
     whole = write(obj, tmp_path / "whole.wpt").read_bytes()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     with closing(Reader(tmp_path / "whole.wpt")) as reader:
@@ -259,7 +259,7 @@ def test_columns_are_rows_again() -> None:
 def test_a_later_version_reads_records_by_their_own_layout(
     obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One whose fields lie elsewhere and are wider, with one more that this version does not know."""
+    """Fields of the record have other offsets and sizes, and one is unknown to this version."""
     path = tmp_path / "later.wpt"
     output = CaptureOutput(path, ABOUT)
     take = output.raw(obj, RECORDS, ["other", "sda"])
@@ -324,7 +324,7 @@ def test_columns_of_any_number_of_words(words: int) -> None:
     rows = bytearray(b"".join(struct.pack(f"{words}Q", *range(words - 1), number) for number in range(50)))
     stride = 8 * words
     assert columns.unpack(columns.Packer(stride).pack(rows), stride, 50) == rows
-    # What is not kept is 0, and one word before each record is none of it.
+    # Words that are not kept become 0; the word before each record is not part of it.
     without = columns.Packer(stride).pack(rows, {words - 1})
     assert columns.unpack(without, stride, 50)[stride - 8 :: stride] == bytes(50)
     if words > 1:
@@ -336,7 +336,7 @@ ROWS = st.lists(st.binary(min_size=24, max_size=24), min_size=1, max_size=40)
 
 @given(batches=st.lists(st.tuples(ROWS, st.sets(st.integers(0, 2))), min_size=1, max_size=6))
 def test_batches_in_which_other_bytes_change_are_rows_again(batches: list[tuple[list[bytes], set[int]]]) -> None:
-    """And those of which other words are not kept: they are 0."""
+    """Other words may be left out in each batch, and become 0."""
     packer = columns.Packer(24)
     for batch, holes in batches:
         kept = [b"".join(bytes(8) if at in holes else one[8 * at : 8 * at + 8] for at in range(3)) for one in batch]

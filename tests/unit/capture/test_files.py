@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that a replay writes in place of showing something, and samples of events."""
+"""Files that a replay writes instead of showing something, and samples of events."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def test_a_replay_to_a_format_writes_it_and_shows_nothing(
     with table.open() as opened:
         assert [int(row["total_ns"]) for row in csv.DictReader(opened)] == list(range(8))
     found = [json.loads(line) for line in rows.read_text().splitlines()]
-    # Of each second besides, with buckets.
+    # There are intervals of a second as well, with buckets.
     assert [one["kind"] for one in found].count("interval") == 3
     assert found[-1]["operations"] == lines[-1]["operations"]
     assert stat.S_IMODE(table.stat().st_mode) == 0o600
-    # What is left out of a replay is left out of the file.
+    # Options leave out the same events as in other outputs.
     assert main(["replay", str(file), "--to", "csv", "-o", str(table), "--slow", "6ns"]) == 0
     with table.open() as opened:
         assert [int(row["total_ns"]) for row in csv.DictReader(opened)] == [6, 7]
@@ -51,7 +51,7 @@ def test_a_report_is_a_page_beside_the_capture(file: Path, tmp_path: Path, capsy
     assert capsys.readouterr() == ("", "")
     for found in (page, other):
         assert found.read_text().startswith("<!doctype html>")
-    # The same page as that of a replay.
+    # A replay writes the same page.
     assert main(["replay", str(file), "--summary", "--report", str(other)]) == 0
     assert other.read_text().startswith("<!doctype html>")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder of captures is read as if they were one file."""
+"""A folder of captures is read like a single file."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def berlin() -> Iterator[None]:
 
 @pytest.mark.usefixtures("berlin")
 def test_times_of_a_folder_are_those_of_its_last_days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Across the night in which an hour comes twice."""
+    """Including the night with an hour that comes twice."""
     (tmp_path / "io").mkdir()
     written(tmp_path / "io" / "1.wpt", 1)
     written(tmp_path / "one.wpt", 1)
@@ -111,16 +111,16 @@ def test_times_of_a_folder_are_those_of_its_last_days(tmp_path: Path, monkeypatc
     monkeypatch.setattr(time, "time", lambda: float(now))
 
     def ago(text: str, since: str | None = None, head: object = folder) -> float:
-        """Hours before now."""
+        """Return how many hours ago a time was."""
         since_ns = None if since is None else moment(since, head, "--since")  # type: ignore[arg-type]
         return (now - moment(text, head, "--until", since_ns) / 1e9) / 3600  # type: ignore[arg-type]
 
     assert (ago("14:00"), ago("today 14:00"), ago("yesterday 14:00")) == (1, 1, 26)
     assert (ago("15:30"), ago("2026-10-24 15:30"), ago("yesterday 15:30:30.5")) == (24.5, 24.5, 24.5 - 30.5 / 3600)
-    # The end belongs to the begin: of the same day, or of the one after.
+    # The end follows the begin: on the same day or the next.
     assert (ago("14:10", "yesterday 14:00"), ago("00:30", "yesterday 23:00")) == (26 - 1 / 6, 15.5)
     assert ago("13:00", "today 14:00") == 2
-    # A single capture is of the day on which it began.
+    # Times of a single capture are of the day on which it began.
     assert ago("01:00", head=file) == now / 3600
     for wrong in ("yesterday", "tomorrow 14:00", "yesterday 30s", "today 24:00"):
         with pytest.raises(UsageError, match="takes a time such as"):

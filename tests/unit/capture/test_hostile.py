@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Captures that somebody made: with right checksums, and content that no program writes. Each ends in a sentence."""
+"""Hostile captures, with valid checksums and content that no writer writes: each ends in a sentence."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def made(path: Path, frames: Frames) -> Path:
 
 
 def places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Ways to all values in it."""
+    """Generate the paths to all values in a value."""
     yield way
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, one in inside:
@@ -93,7 +93,7 @@ STRANGE: list[Any] = [
 
 
 def wild(frames: Frames, chance: random.Random) -> Frames:
-    """Some of it changed, left out, doubled, or elsewhere."""
+    """Change, drop, duplicate or move some frames."""
     found = list(frames)
     for _ in range(chance.choice((1, 1, 1, 2, 4))):
         at = chance.randrange(len(found))
@@ -119,7 +119,7 @@ def wild(frames: Frames, chance: random.Random) -> Frames:
 
 
 def reported(path: Path, case: int) -> str:
-    """In one of the forms."""
+    """Replay a capture in one of the forms."""
     stream = io.StringIO()
     form = (TEXT, NDJSON, LINES, TEXT)[case % 4]
     selection = Selection({"pid": ("7",)} if case % 4 == 3 else {"op": ("read",)} if case % 5 == 0 else {})
@@ -132,7 +132,7 @@ def reported(path: Path, case: int) -> str:
 
 @contextmanager
 def flipped(path: Path, at: int, bit: int) -> Iterator[None]:
-    """A bit, as disks and networks flip them. In place: to write thousands of files takes longer than to read them."""
+    """Flip a bit. In place, because writing thousands of files would take longer than reading them."""
     with path.open("r+b", buffering=0) as file:
         was = os.pread(file.fileno(), 1, at)
         os.pwrite(file.fileno(), bytes([was[0] ^ 1 << bit]), at)
@@ -145,7 +145,7 @@ def flipped(path: Path, at: int, bit: int) -> Iterator[None]:
 def test_what_nobody_wrote_ends_in_a_sentence(
     frames: Frames, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    chance = random.Random(18)  # noqa: S311 - no secret
+    chance = random.Random(18)  # noqa: S311 - not a secret
     path = tmp_path / "hostile.wpt"
     right = made(tmp_path / "flipped.wpt", frames)
     size = right.stat().st_size
@@ -160,7 +160,7 @@ def test_what_nobody_wrote_ends_in_a_sentence(
                 for _ in capture.items():
                     pass
         except WptraceError:
-            # The command escapes what is in it.
+            # The command escapes the text of an error.
             ended += 1
     shown = capsys.readouterr()
     assert "\x1b" not in shown.out + shown.err
@@ -168,7 +168,7 @@ def test_what_nobody_wrote_ends_in_a_sentence(
 
 
 def spoilt(frames: Frames, kind: Kind, **values: Any) -> Frames:
-    """The first frame of a kind with other values."""
+    """Change values in the first frame of a kind."""
     at = next(at for at, (found, _) in enumerate(frames) if found == kind)
     return [*frames[:at], (kind, {**frames[at][1], **values}), *frames[at + 1 :]]
 
@@ -192,7 +192,7 @@ ESCAPE = "\x1b]0;title\x07\x1b[2J"
 
 
 def defaced(value: Any, texts: set[str]) -> Any:
-    """The same with an escape sequence in each text that is none of those by which the reader finds its way."""
+    """Append an escape sequence to each string, except those that the reader needs."""
     if isinstance(value, dict):
         return {key: defaced(one, texts) for key, one in value.items()}
     if isinstance(value, list):
@@ -200,7 +200,7 @@ def defaced(value: Any, texts: set[str]) -> Any:
     return value + ESCAPE if isinstance(value, str) and value not in texts else value
 
 
-# Names of units and books, kinds of frames and what rules are about.
+# Names of units and books, kinds of frames and subjects of rules.
 _KEPT = {"ns", "total", "requests", "operations", "interval", "summary", "stages", "largest", "grew", "tail", "lost"}
 
 
@@ -208,7 +208,7 @@ _KEPT = {"ns", "total", "requests", "operations", "interval", "summary", "stages
 def test_no_text_of_a_capture_reaches_the_terminal_as_it_is(
     frames: Frames, tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whichever field it is in: it is escaped where it leaves."""
+    """Text of any field is escaped where it leaves."""
     spoilt_ = []
     for kind, content in frames:
         if isinstance(content, bytes) or kind == Kind.LAYOUT:
@@ -221,19 +221,19 @@ def test_no_text_of_a_capture_reaches_the_terminal_as_it_is(
     for named in (spoilt_, [*frames]):
         at = next(at for at, (kind, _) in enumerate(named) if kind == Kind.LAYOUT)
         named[at] = Kind.LAYOUT, {**layout, "enums": enums, "names": [one + ESCAPE for one in layout["names"]]}
-        # Some of what is defaced so makes no sense any more, which is a sentence.
+        # Some of it makes no sense after that, which ends in a sentence.
         with suppress(WptraceError):
             main(["replay", str(made(tmp_path / "file", named)), *words])
         shown = capsys.readouterr()
         text = shown.out + shown.err
         assert not set(text) & {chr(code) for code in (*range(10), *range(11, 32), *range(127, 160))}
-    # Lines cut names to their columns.
+    # Lines cut names to the width of their columns.
     assert "x1b" in text or "u001b" in text or words == ["--line"]
 
 
 @only_all
 def test_rows_without_end_have_bounded_room(frames: Frames, tmp_path: Path) -> None:
-    """A few bytes name a row, and each has a histogram for each stage."""
+    """A few bytes name a row, and each row has a histogram for each stage."""
     many = 20_000
     cell = [*[1] * 4, 1, 1, 0, 0, 1]
     for kind, per_frame in ((Kind.EVENTS, 500), (Kind.INTERVAL, 2000)):
@@ -248,7 +248,7 @@ def test_rows_without_end_have_bounded_room(frames: Frames, tmp_path: Path) -> N
                 rows = [[number - first, {"fs": cell, "total": cell}] for number in numbers]
                 found.append((kind, {**interval, "rows": rows, "counters": []}))
         path = made(tmp_path / "file", found)
-        # Where some of it is asked for, figures are those of events.
+        # With a selection the figures are made of events.
         selection = Selection({"pid": ("7",)}) if kind == Kind.EVENTS else Selection({})
         stream = io.StringIO()
         tracemalloc.start()
@@ -264,7 +264,7 @@ def test_rows_without_end_have_bounded_room(frames: Frames, tmp_path: Path) -> N
 
 
 def test_names_of_cgroups_without_end_take_their_time_once(frames: Frames, tmp_path: Path) -> None:
-    """Four times as many take four times as long, and not sixteen."""
+    """Four times as many names take four times as long, not sixteen."""
 
     def seconds(count: int) -> float:
         named = [
@@ -292,7 +292,7 @@ def test_statements_that_no_writer_wrote(frames: Frames, tmp_path: Path, stateme
 
 
 def test_statements_have_bounded_room(frames: Frames, tmp_path: Path) -> None:
-    """Those that were named first make room."""
+    """The first ones make room."""
     named = [
         (Kind.NAMES, {"statements": {str(one): "x" * 8000 for one in range(number, number + 500)}})
         for number in range(0, 10_000, 500)
@@ -341,7 +341,7 @@ def test_slots_get_names_of_devices_and_no_others(frames: Frames, tmp_path: Path
 
 @pytest.mark.parametrize("size", [1 << 24, 1 << 28])
 def test_what_unpacks_to_more_than_there_may_be_is_not_unpacked(frames: Frames, size: int, tmp_path: Path) -> None:
-    """A thousand bytes may be a megabyte."""
+    """A thousand bytes may be a compressed megabyte."""
     inflate = zlib.compressobj(9)
     bomb = b"".join(inflate.compress(bytes(1 << 20)) for _ in range(size >> 20)) + inflate.flush()
     path = tmp_path / "bomb"
@@ -385,7 +385,7 @@ def test_zstd_of_all_sorts_is_bounded() -> None:
     for spoilt_ in (whole[:-1], whole + b"x", whole + whole, whole[:4], zstd.MAGIC + bytes(20), zstd.MAGIC * 9):
         with pytest.raises(ValueError, match="it "):
             unpacked(spoilt_, 1600)
-    chance = random.Random(8)  # noqa: S311 - no secret
+    chance = random.Random(8)  # noqa: S311 - not a secret
     for _ in range(2000):
         data = bytearray(whole)
         data[chance.randrange(4, len(data))] = chance.randrange(256)
@@ -428,7 +428,7 @@ def test_a_sparse_file_is_no_reason_for_memory(frames: Frames, tmp_path: Path) -
 
 
 def test_a_million_records_that_are_alike_come_some_at_a_time(frames: Frames, tmp_path: Path) -> None:
-    """Sixty bytes may be 16 MiB of records, which is the most."""
+    """Sixty bytes may be 16 MiB of records, which is the maximum."""
     stride = next(content for kind, content in frames if kind == Kind.LAYOUT)["struct"][1]
     stride = (stride + 7) // 8 * 8
     many = columns.MOST_BYTES // stride

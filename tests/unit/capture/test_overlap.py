@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`wptrace replay --neighbours` of a capture with each single one: the exact overlap, from its records."""
+"""`wptrace replay --neighbours` of a capture with all events: the exact overlap, from its records."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FS, _THROTTLE, _QUEUE, _DRIVER, _DEVICE, _COMPLETE, _WAKEUP, _RETURN = 1, 5, 6,
 
 
 def one(who: dict[str, Any], queued: int, issued: int, completed: int, **more: Any) -> dict[str, Any]:
-    """An operation with its request, by microseconds: 2 of fs before, 1 of wakeup and 1 of return behind it."""
+    """Make an operation with one request, by times in us: 2 in fs before it, 1 in wakeup and 1 in return after it."""
     throttled = min(issued - queued, 1)
     stages = {
         _FS: 2, _THROTTLE: throttled, _QUEUE: issued - queued - throttled, _DRIVER: 3, _DEVICE: completed - issued - 5,
@@ -52,7 +52,7 @@ def one(who: dict[str, Any], queued: int, issued: int, completed: int, **more: A
 
 
 def written(who: dict[str, Any], queued: int, issued: int, completed: int) -> dict[str, Any]:
-    """A request that nobody waits for."""
+    """Make a request without an operation."""
     made = one(who, queued, issued, completed, kind=WRITTEN, op=1, request_op=1, **{"stages[1]": 0})
     return {
         **made,
@@ -67,10 +67,10 @@ MANY = (
     one(BACKUP, 0, 0, 150, bytes=65536),
     written(BACKUP, 110, 120, 250),
     one(DB, 100, 200, 260),
-    # Each of the two operations whose bios were merged tells of the one request.
+    # Two operations whose bios were merged both report the only request.
     one(DB, 290, 300, 350, events__merged=1),
     one(DB, 295, 300, 350, events__merged=1),
-    # Times of one request alone are known.
+    # If there are several requests, times of single ones are unknown.
     one(BACKUP, 300, 400, 500, requests=2),
     one(BACKUP, 300, 400, 500, handed_ns=SECOND + 310 * US),
 )
@@ -115,12 +115,12 @@ def test_the_overlap_is_made_of_records(obj: BpfObject, tmp_path: Path, capsys: 
     assert (batch["seen"], batch["op"], batch["op_bytes"]) == ("backup", "read", 65536)
     assert (batch["waits"], batch["waited_ns"]) == (1, 10 * US)
     assert batch["meanwhile"] == [{"owner": "/batch", "ns": 10 * US}]
-    # That of both merged ones is one, and waits once.
+    # The merged request of both counts once, and waits once.
     assert (app["device_ns"], app["requests"], app["waits"], app["waited_ns"]) == (110 * US, 2, 2, 110 * US)
     assert app["meanwhile"] == [{"owner": "/batch", "ns": (50 + 80) * US}]
     summary = found["summary"]
     assert {cause: count for cause, count in summary["loss"].items() if count} == {"neighbour_unknown": 3}
-    # Two waits accuse nobody.
+    # Two waits are too few for a finding.
     assert not [one for one in summary["verdict"]["findings"] if one["rule"] == "neighbour"]
 
 
@@ -144,7 +144,7 @@ def test_owners_are_those_that_are_asked_for(
 def test_a_flush_of_the_block_layer_is_nobodys(
     by: str, obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is a worker's that has no name in its record."""
+    """It belongs to a worker whose name is not in the record."""
     flush = written({"cgroup": 0, "comm": b"", "tgid": 0, "tid": 44}, 110, 120, 250)
     file = write(obj, tmp_path / "trace.wpt", found=[flush, one(DB, 100, 200, 260)])
     _, found = replayed(file, capsys, f"--by={by}")
@@ -153,7 +153,7 @@ def test_a_flush_of_the_block_layer_is_nobodys(
 
 
 def test_requests_of_operations_are_in_rows(obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where events answer; of an operation that made several its record has the sum alone, and the replay says so."""
+    """If rows are made of events, an operation with several requests only has their sum, and the replay says so."""
     file = write(obj, tmp_path / "trace.wpt")
 
     def answered(*options: str) -> tuple[int, int, int, dict[str, int]]:
@@ -163,7 +163,7 @@ def test_requests_of_operations_are_in_rows(obj: BpfObject, tmp_path: Path, caps
         count, ns = (sum(row[name] for row in totals) for name in ("count", "sum_ns"))
         return count, ns, summary["requests"]["finished"], summary["loss"]
 
-    # The second operation of a request that is shared is the one that is not listed.
+    # The second operation of a shared request is the one that is not listed.
     assert answered("--comm=db") == (2, (160 + 60) * US, 2, {"unlisted": 1})
     assert answered("--comm=backup") == (2, (150 + 140) * US, 2, {"unlisted": 2})
 
@@ -183,7 +183,7 @@ def test_requests_of_operations_are_in_rows(obj: BpfObject, tmp_path: Path, caps
 def test_rows_by_owner_are_made_of_operations(
     by: str, names: dict[str, tuple[int, int]], obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """How many operations, and requests, of each."""
+    """Count the operations and requests of each owner."""
     path = b"a\0srv\0"
     named = one(DB, 600, 620, 700, path=path, path_end=len(path))
     file = write(obj, tmp_path / "trace.wpt", found=[*MANY[:-1], named])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Captures of every release are read by this version, and show what they showed then."""
+"""Captures of every release are readable, and show the same as with that release."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEPT = sorted(FOLDER.glob("*.wpt"))
 
 
 def holds(found: Any, kept: Any) -> bool:
-    """Fields may have come since."""
+    """Tell whether all of `kept` is in `found`, which may have more fields."""
     if isinstance(kept, dict):
         return isinstance(found, dict) and all(name in found and holds(found[name], kept[name]) for name in kept)
     if isinstance(kept, list):
@@ -39,7 +39,7 @@ def test_a_capture_of_a_release_tells_the_same(path: Path) -> None:
     found = [json.loads(line) for line in lines(path)]
     kept = [json.loads(line) for line in path.with_suffix(".json").read_text().splitlines()]
     assert len(kept) >= 3
-    # The version is that of who tells it.
+    # The version is that of the reader.
     for one in kept:
         one.pop("version", None)
     assert holds(found, kept)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Segments of captures: one behind the other, without those before them, and after damage."""
+"""Segments of captures: one after the other, without earlier ones, and after damage."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Line = dict[str, Any]
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A segment for each few frames."""
+    """Make a segment of each few frames."""
     monkeypatch.setattr(writer, "_SEGMENT_BYTES", 1)
 
 
@@ -77,7 +77,7 @@ def test_segments_may_be_cut_off_before_any(obj: BpfObject, tmp_path: Path, caps
         assert "segments of the capture are missing" in start["notes"][-1]
         numbers = [one["total_ns"] for one in events]
         assert numbers == list(range(8))[8 - len(numbers) :]
-        # An interval may be there whose records are not.
+        # An interval may be there without its records.
         count = counted(summary)[0]
         assert count in (4, 5, 8)
         assert counted(summary) == of(range(8 - count, 8))
@@ -85,7 +85,7 @@ def test_segments_may_be_cut_off_before_any(obj: BpfObject, tmp_path: Path, caps
         assert summary["duration_ns"] == {4: 1, 5: 2, 8: 3}[count] * 1_000_000_000
         seen.add(count)
     assert seen == {4, 5, 8}
-    # The summary alone is of all that is missing.
+    # Only the summary has the missing segments.
     assert main(["replay", str(joined(tmp_path / "rest.wpt", data[last:])), "--json"]) == 0
     (line,) = map(json.loads, capsys.readouterr().out.splitlines())
     assert (line["kind"], line["notes"][-1].partition(":")[0]) == ("start", "segments of the capture are missing")
@@ -109,14 +109,14 @@ def test_captures_may_be_put_one_behind_the_other(
     assert counted(summary) == of([*range(8), *range(8)])
     with closing(Capture(both)) as capture:
         assert (capture.head.traces, capture.head.whole) == (2, all(ends))
-        # Both have records of one layout, for which there is one decoder.
+        # Both have records of the same layout, and share a decoder.
         assert len({item.number for item in capture.items() if isinstance(item, Records)}) == 1
 
 
 def test_what_was_cut_off_costs_nothing_of_the_next_one(
     obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Wherever it was: within a header, within a payload, or longer ago than the next one is long."""
+    """Whether it ends in a header, in a payload, or further back than the length of the next one."""
     data = write(obj, tmp_path / "one.wpt").read_bytes()
     other = write(obj, tmp_path / "other.wpt", (2, 6)).read_bytes()
     with closing(Reader(tmp_path / "one.wpt")) as reader:
@@ -133,7 +133,7 @@ def test_what_was_cut_off_costs_nothing_of_the_next_one(
 
 
 def test_the_next_one_may_look_like_the_end_of_a_header(tmp_path: Path) -> None:
-    """One byte of a header is gone, which is the same as the first one of the capture behind it."""
+    """A header lacks its last byte, which is the same as the first one of the next capture."""
     other = tmp_path / "other.wpt"
     for number in range(10_000):
         one = Writer(tmp_path / "one.wpt")
@@ -165,7 +165,7 @@ def test_damage_ends_with_its_segment(obj: BpfObject, tmp_path: Path, capsys: py
         lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         numbers = [line["total_ns"] for line in lines if line["kind"] == "operation"]
         assert numbers[-8:] == list(range(8))
-    # Also where it is the first bytes of the other one.
+    # Even in the first bytes of the next capture.
     torn = bytearray(other)
     torn[5] ^= 1
     path = joined(tmp_path / "both.wpt", data, torn, other)

@@ -34,7 +34,7 @@ CGROUPS = {1: "/a", 2: "/a/b", 3: "/ab"}
 
 @pytest.fixture
 def file(obj: BpfObject, tmp_path: Path) -> Path:
-    """Four operations of 1 to 4 ns, a second apart."""
+    """Four operations of 1 to 4 ns, one second apart."""
     path = tmp_path / "trace.wpt"
     output = CaptureOutput(path, ABOUT)
     take = output.raw(obj, RECORDS, ["other", "sda"], CGROUPS.__getitem__)
@@ -49,12 +49,12 @@ def file(obj: BpfObject, tmp_path: Path) -> Path:
     return path
 
 
-# Long past, also on a machine that has just begun.
+# In the past, even on a machine that has just booted.
 START_NS = 1_000_000_000
 
 
 def reported(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[list[int], dict[str, Any]]:
-    """How long each event took, and the summary."""
+    """Return the time of each event, and the summary."""
     assert main(["replay", str(path), "--json", *options]) == 0
     _, *singles, summary = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     return [one["total_ns"] for one in singles], summary
@@ -83,7 +83,7 @@ def test_single_ones_answer(
     totals = [row for row in summary["rows"] if row["stage"] == "total"]
     assert sum(row["count"] for row in totals) == summary["operations"]["finished"] == len(expected)
     assert sum(row["sum_ns"] for row in totals) == sum(expected)
-    # The same without the stories, where less of each is looked at.
+    # Without stories less of each event is decoded.
     assert reported(file, capsys, *options, "--summary") == ([], summary)
 
 
@@ -140,7 +140,7 @@ def test_what_a_capture_cannot_answer(options: list[str], sentence: str, file: P
 
 
 def test_several_operations_are_asked_for(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The last one alone was, and nobody said so."""
+    """The last one used to replace the others silently."""
     counts = {}
     for ops in (["read"], ["write"], ["read", "write"]):
         assert main(["replay", str(file), "--json", *(f"--op={op}" for op in ops)]) == 0
@@ -179,7 +179,7 @@ def test_figures_that_are_not_of_each_are_said_to_be(
 def test_a_slot_may_become_that_of_another_device(
     obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Records from before keep the name of the one that had it, also those that were not written yet."""
+    """Earlier records keep the name of the earlier device, even if they were not written yet."""
     path, names = tmp_path / "trace.wpt", ["other", "sda", ""]
     output = CaptureOutput(path, ABOUT)
     take = output.raw(obj, RECORDS, names, CGROUPS.__getitem__)

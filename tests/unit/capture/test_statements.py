@@ -116,7 +116,7 @@ def test_each_text_is_written_once_in_a_segment(
 
 
 def test_rows_of_some_of_the_events(capture: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Rows of the capture do not say which cgroup they are of: its records do."""
+    """Rows of the capture have no cgroup, but its records do."""
     start, summary = replayed(capture, capsys, "--by=statement", "--cgroup=/app", "--summary")
     assert start["notes"][-1] == "rows by statement are computed from the single operations and requests of the capture"
     rows = {
@@ -175,7 +175,7 @@ def test_stories_have_it(capture: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_traces_by_other_owners_have_no_statement(
     obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is in the ring in its place is left there."""
+    """The field of the statement is ignored."""
     output = CaptureOutput(tmp_path / "trace.wpt", ABOUT)
     take = output.raw(obj, as_asked(True, True, True), ["other", "sda"], str)
     output.start(START)

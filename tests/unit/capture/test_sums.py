@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports of a part of a capture are what the whole would have been of that part alone."""
+"""Reports of a part of a capture equal those that a trace of that part would have."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ OWNED = OWNERS[COMM][0]
 
 
 def owned(kind: str, at: int, **times: int) -> Report:
-    """So many operations of each owner, of 1000 ns."""
+    """Make a report with this many operations of 1000 ns for each owner."""
 
     def group(name: str) -> Group:
         return OWNED.group("sda", "read", OTHERS if name == "others" else Comm(name))
@@ -81,9 +81,9 @@ def owned(kind: str, at: int, **times: int) -> Report:
     ("intervals", "whole", "left"),
     [
         ([{"dd": 4, "others": 1}, {"dd": 2}], {"dd": 9, "others": 3}, {"dd": 3, "others": 2}),
-        # It left, and what it had is the others'.
+        # dd left, and the others have its counts.
         ([{"dd": 4, "others": 1}, {"cp": 2}], {"cp": 2, "others": 8}, {"others": 3}),
-        # It left after the first one, and came back in the second.
+        # dd left after the first interval, and came back in the second.
         ([{"dd": 4, "others": 1}, {"dd": 2}], {"dd": 2, "others": 8}, {"others": 3}),
     ],
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the command as a user does, without privileges, and looks at how it ends."""
+"""Run the command as an unprivileged user does, and look at its end."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
-# Much longer than anything takes: only what hangs gets there.
+# Much longer than anything takes, unless it hangs.
 TIMEOUT = 120
 
-# As root nothing is refused, so the command gives all capabilities up first; files stay readable.
+# Root is refused nothing, so the command drops all capabilities first; files stay readable.
 UNPRIVILEGED = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--"] if os.geteuid() == 0 else []
 WPTRACE = [*UNPRIVILEGED, sys.executable, "-W", "error", "-m", "wptrace"]
-# The same with a flow that needs no kernel, and the privileges to run it.
+# The command with a flow that needs no kernel, and with the privileges for it.
 FAKE = [*UNPRIVILEGED, sys.executable, "-W", "error", "-m", "tests.unit.cli.fake"]
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """A test's outcome must not depend on who runs it: no settings of Python (unbuffered output), one locale."""
+    """Make an environment in which a test does not depend on the user's settings of Python and locale."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     return {**kept, "LC_ALL": "C.UTF-8", "TZ": "UTC", **variables}
 
@@ -44,7 +44,7 @@ def popen(command: list[str], *arguments: str, **options: Any) -> subprocess.Pop
 
 
 def sentence(stderr: str) -> str:
-    """The one sentence of an error; fails for anything besides it and a hint."""
+    """Return the sentence of an error; fail if there is anything besides that and a hint."""
     lines = stderr.split("\n")
     assert lines.pop() == "", stderr
     assert 1 <= len(lines) <= 2, stderr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command with flows that count by themselves: everything around the kernel is real."""
+"""The command with flows that count by themselves; everything around the kernel is real."""
 
 from __future__ import annotations
 

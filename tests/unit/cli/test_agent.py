@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`wptrace agent` as a process: bad files, what systemd hears, and how it ends; with a flow without BPF."""
+"""`wptrace agent` as a process with a flow without BPF: bad files, messages to systemd, and its end."""
 
 from __future__ import annotations
 

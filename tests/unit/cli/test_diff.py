@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`wptrace diff` from end to end, of captures that no trace wrote."""
+"""`wptrace diff` from end to end, with captures that no trace wrote."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SECOND = 1_000_000_000
 def record(
     obj: BpfObject, path: Path, device: list[float], each: bool = True, size: int = 4096, kernel: str = "6.12.0"
 ) -> Path:
-    """100 reads in each second, by two tasks in turn, whose time in the device has this mean."""
+    """Write a capture of 100 reads a second, by two tasks in turn, with this mean time in the device."""
     rand = seeded(len(device))
     output = CaptureOutput(path, made.ABOUT._replace(each=each))
     take = output.raw(obj, RECORDS, NAMES, lambda number: f"/cgroup{number}")
@@ -43,7 +43,7 @@ def record(
     stages = obj.enum("op_stage")
     fs, place = (f"stages[{stages.index(name)}]" for name in ("fs", "device"))
     whole = {name: Distribution() for name in ("fs", "device", TOTAL)}
-    # It begins when it is written.
+    # The capture begins now.
     base = time.time_ns()
 
     def report(kind: str, at: int, duration: int, cells: dict[str, Distribution]) -> Report:
@@ -152,7 +152,7 @@ def test_two_stretches_of_one(obj: BpfObject, tmp_path: Path, capsys: pytest.Cap
     assert "read: 600 -> 600 operations" in out
     assert "us in device of sda" in out
     assert "no difference" in plain(capsys, path, "--against", "0s-2s", "--at", "3s-5s")
-    # Of one of two captures.
+    # Both stretches are of the same capture.
     assert "read: 600 -> 1,200 operations" in plain(capsys, path, path, "--against", "0s-6.5s")
 
 
@@ -161,7 +161,7 @@ def test_a_verdict_says_when_it_began(obj: BpfObject, tmp_path: Path, capsys: py
     found = json.loads(plain(capsys, path, "--against", "0s-5.5s", "--at", "8.5s-20s", "--json"))
     verdict = found["verdict"]
     assert (verdict["stage"], verdict["dev"]) == ("device", "sda")
-    # In neither stretch, but between both.
+    # Between the two stretches.
     began = (verdict["since_ns"] - found["a"]["start_ns"]) / _SECOND
     assert began == pytest.approx(7, abs=0.01)
     assert " since " in verdict["text"][0]
@@ -176,7 +176,7 @@ def test_stretches_are_times_of_day_as_well(obj: BpfObject, tmp_path: Path, caps
         at = began + round(second * _SECOND)
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at // _SECOND)) + f".{at % _SECOND:09}"
 
-    # There are dashes in dates.
+    # Dates contain dashes.
     at = f"{clock(6.5)}-{clock(60)}"
     assert "read: 600 -> 600 operations" in plain(capsys, path, "--against", f"{clock(0)}-{clock(6.5)}", "--at", at)
 
@@ -188,7 +188,7 @@ def test_conditions_have_an_exit_code(quick: Path, slow: Path, capsys: pytest.Ca
     with pytest.raises(ConditionError, match=r"--fail-if read.mean > \+20%: it is so") as found:
         main([*pair, "--fail-if", "write.mean > +1%", "--fail-if", "read.mean > +20%"])
     assert found.value.exit_code == 5
-    # All was shown before.
+    # Everything was shown by then.
     assert "cannot be answered" in capsys.readouterr().out
     with pytest.raises(WptraceError, match="cannot be answered") as unanswered:
         main([*pair, "--fail-if", "write.mean > +1%", "--json"])
@@ -219,7 +219,7 @@ def test_stacks_have_both_weights(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines
     for stack, a, b in lines:
         assert ";" in stack
-        # They are the same recording.
+        # Both are the same recording.
         assert int(a) == int(b) > 0
     with pytest.raises(UsageError, match="needs captures of wptrace stacks"):
         main(["diff", *(str(RELEASES / "0.2.0-cpu.wpt") for _ in "ab"), "--folded", "count"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""--report and --export of a trace: what is refused before anything is attached, and what an end leaves behind."""
+"""--report and --export of a trace: what is refused before anything is attached, and what an early end leaves."""
 
 from __future__ import annotations
 

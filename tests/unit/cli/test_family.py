@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands beside io and doctor: bad command lines, and the flow of a good one."""
+"""Commands other than io and doctor: bad command lines, and the flow that a good one starts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_without_privileges_nothing_is_traced(words: list[str]) -> None:
 
 @pytest.fixture
 def traced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """Record what commands hand to the runner."""
+    """Record what commands pass to the runner."""
     found: list[tuple[Any, ...]] = []
     monkeypatch.setattr("wptrace.engine.run.run", lambda *arguments: found.append(arguments))
     monkeypatch.setattr("wptrace.kernel.privileges.require_tracing", lambda: None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that narrow what is traced: what they mean, and one sentence for each that cannot be meant."""
+"""Options that narrow what is traced: what they mean, and a sentence for each invalid one."""
 
 from __future__ import annotations
 

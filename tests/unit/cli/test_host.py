@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which guests `wptrace host` is about, and what has no room for several."""
+"""The guests that `wptrace host` follows, and options that only work with one of them."""
 
 from __future__ import annotations
 

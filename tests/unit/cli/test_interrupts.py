@@ -11,8 +11,8 @@ import pytest
 from tests.thorough import cases
 from tests.unit.cli.command import WPTRACE, run
 
-# Runs the command in children, each of which sends itself the signal at another of the moments at which Python tells a
-# profiler of a call or return, from the first one in our code on. It may import nothing that the entry point does.
+# Runs the command in children. Each sends itself the signal at another call or return that Python reports to a
+# profiler, from the first one in this package on. It must not import anything that the entry point imports.
 MOMENTS = """
 import os, runpy, sys
 assert not {"signal", "enum"} & sys.modules.keys()
@@ -62,10 +62,10 @@ found = [ended(at) for at in range(first, calls, max(1, (calls - first) // momen
 print(json.dumps({"calls": calls, "found": found}))
 """
 
-# What was just opened is closed without a `with`, which Python tells nobody but those who want warnings.
+# Without a `with`, an open file is closed silently, unless warnings are on.
 PLAIN = WPTRACE[: WPTRACE.index("-W")]
 
-# The call of the entry point's own code, and those by which it asks what Ctrl-C does, and says what it shall do.
+# The call of the entry point's own code, and those that read and set the handler of Ctrl-C.
 _OPENING = 5
 _MOMENTS = cases(30, 10)
 _OVER = 99
@@ -80,7 +80,7 @@ def test_no_moment_of_the_command_has_a_traceback(words: list[str]) -> None:
     assert len(reported["found"]) >= _MOMENTS
     interrupted = [one for one in reported["found"] if one[1] != _OVER]
     assert len(interrupted) >= _MOMENTS // 2
-    # Without privileges the command ends with a sentence, after which it may still be interrupted.
+    # Without privileges the command ends with a sentence, after which it can still be interrupted.
     assert not [one for one in interrupted if one[1] not in (130, -signal.SIGINT) or "Traceback" in one[2]]
 
 

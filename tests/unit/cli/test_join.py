@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`wptrace join` of captures that no trace wrote: what it makes of them, and that it trusts neither."""
+"""`wptrace join` of captures that no trace wrote: its results, and that it trusts neither side."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ STAGES = 10
 
 
 def guest(number: int) -> Fields:
-    """A read of 4096 bytes: 100 ns each before H and after S, 1000 between them."""
+    """Make a read of 4096 bytes in the guest: 100 ns each before H and after S, and 1000 ns in between."""
     start = 10_000 * (number + 1)
     times: Fields = {"start_ns": start, "handed_ns": start + 100, "seen_ns": start + 1100, "end_ns": start + 1200}
     stages: Fields = {"stages[1]": 100, "stages[8]": 1000, "stages[10]": 100}
@@ -49,7 +49,7 @@ def guest(number: int) -> Fields:
 
 
 def host(number: int) -> Fields:
-    """600 ns of it, of which 200 are the disk's."""
+    """Make the host's part: 600 ns, of which 200 ns are the disk's."""
     start = AHEAD + 10_000 * (number + 1) + 300
     stages: Fields = {"stages[1]": 400, "stages[8]": 200}
     path = b"web.img\0srv\0"
@@ -60,7 +60,7 @@ def host(number: int) -> Fields:
 def write(
     obj: BpfObject, path: Path, start: Start, found: Iterable[Fields], heard: Iterable[tuple[int, int, int, int]] = ()
 ) -> Path:
-    """`heard` are uses of eventfds: when, by whom, which, and whether it was read."""
+    """Write a capture. `heard` are uses of eventfds: time, thread, eventfd, and whether it was read."""
     output = CaptureOutput(path, ABOUT)
     take = output.raw(obj, RECORDS, ["other", "vda"], str)
     hear = output.raw(obj, kicks.RECORDS, [])
@@ -68,7 +68,7 @@ def write(
     for one in heard:
         hear(memoryview(struct.pack("<IIQIiII", 24, 0, *one, 0)))
     for values in found:
-        # What a plain entry has of its own is none of these.
+        # Drop the fields that only a plain entry has.
         take(memoryview(entry(obj, 0, 0, **values)))
     output.summary(report("summary", range(1, 3), 10**9))
     output.close()
@@ -84,7 +84,7 @@ def both(obj: BpfObject, tmp_path: Path) -> tuple[Path, Path]:
 
 
 def trail(obj: BpfObject, *stretches: tuple[str, int]) -> Fields:
-    """As programs write it with `--segments`: the stage of each stretch, and when it ended."""
+    """Make the segments of `--segments`: the stage of each, and its end."""
     bits, stages = obj.constants["SEGMENT_STAGE_BITS"], obj.enum("op_stage")
     return {f"trail__segments[{at}]": end << bits | stages.index(name) for at, (name, end) in enumerate(stretches)}
 
@@ -120,16 +120,16 @@ def test_a_capture_of_both_tells_the_same(
         name: summary[name] for name in summary if name != "overhead"
     }
     assert start["flow"] == "join"
-    # As much later as it was in the guest.
+    # The offset from the start is the same as in the guest's capture.
     _, *some, _ = reported(capsys, "replay", place, "--since", "100us")
     assert 0 < len(some) < COUNT
-    # What is shown is not what is kept.
+    # A capture has everything, no matter what is shown.
     reported(capsys, "join", *both, "--capture", place)
     assert len(reported(capsys, "replay", place)) == COUNT + 2
 
 
 def test_what_is_joined_comes_in_intervals(obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A page has a column for each second, and a capture the same figures; what was not found is in its second too."""
+    """A page has a column for each second, a capture the same figures; unmatched requests are in their second too."""
 
     def at(values: Fields, number: int) -> Fields:
         later = 2_500_000_000 if number >= 30 else 0
@@ -159,7 +159,7 @@ def intervals(path: Path) -> list[tuple[int, dict[str, int]]]:
 def test_both_sides_are_reported_from_when_to_when(
     obj: BpfObject, both: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also where the host did in turns what is one stage of it, and one of both told sums alone."""
+    """Even if the host alternates between parts of one stage, or one side only has sums."""
     ours = trail(obj, ("fs", 100), ("device", 1100), ("return", 1200))
     theirs = trail(obj, ("fs", 100), ("device", 300), ("fs", 600))
     guest_cap, host_cap = (tmp_path / name for name in ("guest-segments.wpt", "host-segments.wpt"))
@@ -187,7 +187,7 @@ def test_both_sides_are_reported_from_when_to_when(
 def test_kicks_are_reported(
     obj: BpfObject, both: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They are 100 ns before the host's part and 50 ns behind it, and picked up 40 ns later."""
+    """A kick is 100 ns before the host's part and an answer 50 ns after it; the pickup is 40 ns after the kick."""
     begins = [int(host(number)["start_ns"]) for number in range(COUNT)]
     heard = [
         one
@@ -212,7 +212,7 @@ def test_kicks_are_reported(
         assert event["host"]["kick"] == {
             "tid": 9, "kicked_ns": at - 100, "picked_ns": at - 60, "given_ns": at + 650
         }  # fmt: skip
-    # Alone it shows the operations.
+    # A replay of the host's capture alone has the operations.
     _, *alone, _ = reported(capsys, "replay", there)
     assert len(alone) == COUNT
 
@@ -269,7 +269,7 @@ def test_records_that_make_no_sense(
 
 
 def of_another(number: int) -> Fields:
-    """The device, for all the time that the guest's own is under way on the host."""
+    """Make a request that has the device for as long as the guest's own is under way on the host."""
     begin = AHEAD + 10_000 * (number + 1) + 300
     return {**host(number), "tgid": 9, "stages[1]": 0, "stages[8]": 600, "start_ns": begin, "end_ns": begin + 600}
 
@@ -283,14 +283,14 @@ def test_who_had_the_device_of_the_host_is_named(
     assert "neighbour" not in [one["rule"] for one in alone["verdict"]["findings"]]
     *_, summary = reported(capsys, "join", *both, "--beside", other)
     (found,) = (one for one in summary["verdict"]["findings"] if one["rule"] == "neighbour")
-    # 200 of 1,200 ns each; while they lasted, both had the device.
+    # 200 of 1,200 ns each, during which both had the device.
     assert (found["share"], found["had"], found["waited_ns"], found["waits"]) == (0.1667, 0.5, 200 * COUNT, COUNT)
     assert found["who"] == "other 9"
     assert (
         "waiting for vda takes 17% of the requests of vda of the guest: other 9 had 50% of it meanwhile"
         in (summary["verdict"]["text"])
     )
-    # Not at the same time, or not of it.
+    # Not at the same time, or not on the same device.
     later = write(obj, tmp_path / "later", HOST, ({**of_another(n), "start_ns": 5, "end_ns": 605} for n in range(9)))
     *_, summary = reported(capsys, "join", *both, "--beside", later)
     assert "neighbour" not in [one["rule"] for one in summary["verdict"]["findings"]]
@@ -314,7 +314,7 @@ def test_images_that_make_no_sense(both: tuple[Path, Path], frames: Frames, imag
 def test_what_nobody_wrote_ends_in_a_sentence(
     both: tuple[Path, Path], frames: Frames, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    chance = random.Random(19)  # noqa: S311 - no secret
+    chance = random.Random(19)  # noqa: S311 - not a secret
     ended = 0
     for case in range(CASES):
         path = made(tmp_path / "hostile", wild(frames, chance))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys of the live screen, in a terminal: the command with a flow that needs no kernel."""
+"""Keys of the live screen in a terminal; the command has a flow that needs no kernel."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def terminal() -> Iterator[Terminal]:
 
 
 def whole(terminal: Terminal) -> bool:
-    """No line is broken, from the first to the last one."""
+    """Tell whether the screen is complete and no line is broken."""
     lines = terminal.screen.lines
     return " in 1" in " ".join(lines[:2]) and len(lines) == terminal.screen.height and "q:quit" in lines[-1]
 
@@ -90,7 +90,7 @@ def test_a_pause_holds_the_screen_and_not_the_counting(terminal: Terminal) -> No
 
 
 def test_intervals_that_have_passed_are_looked_at_again(terminal: Terminal) -> None:
-    """The screen stays at one while others come."""
+    """The screen stays at an interval while new ones come."""
     terminal.wait_until(lambda: "██" in terminal.screen.lines[4], "several intervals")
     terminal.send("<")
     terminal.wait_for(" BACK")
@@ -111,12 +111,12 @@ def test_intervals_that_have_passed_are_looked_at_again(terminal: Terminal) -> N
 
 
 def _entered(terminal: Terminal, before: int) -> bool:
-    """The alternate screen once more."""
+    """Tell whether the alternate screen was entered again."""
     return terminal.raw.count("\x1b[?1049h") > before
 
 
 def test_the_next_owner_begins_anew() -> None:
-    """On the same screen, and only the last trace has a summary."""
+    """On the same screen; only the last trace has a summary."""
     with Terminal([*FAKE, "io", "0.1"]) as terminal:
         terminal.wait_for(SHOWN)
         for by in ("cgroup", "file", "thread"):
@@ -143,7 +143,7 @@ def test_where_owners_are_chosen_at_the_start_it_says_so(words: list[str], tmp_p
 
 
 def test_the_screen_is_one_of_its_own() -> None:
-    """Afterwards the terminal shows its earlier contents again, with the summary below them."""
+    """At the end the terminal shows its earlier contents again, with the summary below."""
     with Terminal(["sh", "-c", f"echo before; {shlex.join(LIVE)}"]) as terminal:
         terminal.wait_for(SHOWN)
         assert not terminal.shows("before")
@@ -195,7 +195,7 @@ def test_a_fault_leaves_the_terminal_as_it_was() -> None:
 
 @pytest.mark.parametrize("shell", [("bash", "--norc"), ("dash",)])
 def test_a_stopped_command_gives_the_terminal_to_the_shell_and_takes_it_again(shell: tuple[str, ...]) -> None:
-    # A shell without rc files: the job has a group of its own, and the terminal when it is in the foreground.
+    # A shell without rc files: the job has its own process group, and the terminal while it is in the foreground.
     script = f"set -m; {shlex.join(LIVE)}; echo stopped=$?; read line; fg; echo ended=$?"
     with Terminal([*shell, "-c", script]) as terminal:
         terminal.wait_for(SHOWN)
@@ -253,7 +253,7 @@ def test_colours_where_they_are_wanted(terminal: Terminal) -> None:
 
 
 def test_ending_it_twice_gives_the_terminal_back() -> None:
-    """The second one ends it at once, wherever it is."""
+    """The second signal ends it at once, wherever it is."""
     with Terminal(LIVE, FAKE_SLOW_END="1") as terminal:
         terminal.wait_for(SHOWN)
         terminal.send("\x03")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`wptrace join --live` of a guest that no machine ran: what comes through a channel, in pieces, broken, or hostile."""
+"""`wptrace join --live` with a made-up guest, whose channel sends pieces, broken data or hostile data."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def both(obj: BpfObject, tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[tuple[str, socket.socket]]:
-    """A socket of a hypervisor."""
+    """The socket of a hypervisor."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         name = os.path.relpath(tmp_path / "wp.sock")
         listener.bind(name)
@@ -86,7 +86,7 @@ def lived(
     recorder: CaptureOutput | None = None,
     others: Sequence[Event] = (),
 ) -> Lived:
-    """The host's side is there before the guest's, half of it before anything else; `others` are of another guest."""
+    """Run a live join. Half of the host's events come before the guest's data; `others` are of another guest."""
     stream = io.StringIO()
     output = make(NDJSON, stream, "stages", Wanted())
     with closing(Channel(place[0])) as found:
@@ -114,7 +114,7 @@ def lived(
 
 
 def sent(there: socket.socket, piece: bytes, live: LiveJoin) -> bool:
-    """No more at a time than a socket has room for."""
+    """Send a piece, at most as much at a time as a socket has room for."""
     for first in range(0, len(piece) or 1, 1 << 14):
         there.sendall(piece[first : first + (1 << 14)])
         live._due = 0
@@ -132,7 +132,7 @@ def cut(data: bytes, chance: random.Random) -> list[bytes]:
 def test_it_is_joined_as_captures_are(
     both: tuple[Path, Path], place: tuple[str, socket.socket], seed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    chance = random.Random(seed)  # noqa: S311 - no secret
+    chance = random.Random(seed)  # noqa: S311 - not a secret
     data = both[0].read_bytes()
     pieces = [data] if not seed else cut(data, chance)
     found = lived(place, pieces, events(both[1]))
@@ -151,8 +151,8 @@ def test_it_is_joined_as_captures_are(
 def test_each_request_tells_once_of_the_clocks(
     obj: BpfObject, both: tuple[Path, Path], place: tuple[str, socket.socket], tmp_path: Path
 ) -> None:
-    """However often it is looked at while it waits, and whatever the others narrow the offset to."""
-    chance = random.Random(0)  # noqa: S311 - no secret
+    """No matter how often it is looked at while it waits, or how far others narrow the offset."""
+    chance = random.Random(0)  # noqa: S311 - not a secret
     shifts = [chance.randrange(-200, 200) for _ in range(COUNT)]
     begins = [int(host(n)["start_ns"]) + shift for n, shift in enumerate(shifts)]
     times: list[Fields] = [{**host(n), "start_ns": at, "end_ns": at + 600} for n, at in enumerate(begins)]
@@ -176,7 +176,7 @@ def test_a_capture_of_it_tells_the_same(
 ) -> None:
     file = tmp_path / "both.wpt"
     recorder = CaptureOutput(file, About("stages", (JOINED,), each=True, intervals=True))
-    pieces = cut(both[0].read_bytes(), random.Random(0))  # noqa: S311 - no secret
+    pieces = cut(both[0].read_bytes(), random.Random(0))  # noqa: S311 - not a secret
     found = lived(place, pieces, events(both[1]), recorder)
     again = reported(capsys, "replay", file)
     assert [line for line in again if line["kind"] == "joined"] == found.joined != []
@@ -191,7 +191,7 @@ def test_a_channel_that_breaks_is_said(both: tuple[Path, Path], place: tuple[str
     data = both[0].read_bytes()
     done = events(both[1])
     ends = list(frame_ends(both[0]))
-    # Before anything, within the first bytes, within a frame, after the records, before the end.
+    # Before anything, in the first bytes, in a frame, after the records, before the end.
     for length, joined in ((0, 0), (5, 0), (30, 0), (ends[-3] - 1, None), (ends[-2], COUNT)):
         found = lived(place, [data[:length]], done)
         assert found.trouble == f"{place[0]} ended before the guest's trace did"
@@ -218,7 +218,7 @@ def test_bytes_of_no_capture_are_said(both: tuple[Path, Path], place: tuple[str,
 def test_what_nobody_wrote_ends_in_a_sentence(
     both: tuple[Path, Path], place: tuple[str, socket.socket], tmp_path: Path
 ) -> None:
-    chance = random.Random(20)  # noqa: S311 - no secret
+    chance = random.Random(20)  # noqa: S311 - not a secret
     done, whole = events(both[1]), opened(both[0])
     ended = 0
     for _ in range(100):
@@ -235,7 +235,7 @@ def test_a_guest_that_asks_without_end_has_bounded_room(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All of it at places that the host knows nothing of."""
+    """All requests are at offsets that the host never read."""
     monkeypatch.setattr(following, "MOST", 64)
     many = 5_000
     strange = write(obj, tmp_path / "many", GUEST, ({**guest(n), "sector": 1 << 40} for n in range(many)))
@@ -249,7 +249,7 @@ def test_a_guest_that_asks_without_end_has_bounded_room(
 
 
 def test_disks_and_operations_without_end_have_bounded_room() -> None:
-    """A guest names the disk and the operation of each request."""
+    """The guest names the disk and the operation of each request."""
     many = 20_000
     fields = {"error": 0, "bytes": 512, "host": {"how": "whole", "cached": False}}
     sums = Sums()
@@ -272,7 +272,7 @@ def test_disks_and_operations_without_end_have_bounded_room() -> None:
 def test_a_frame_of_many_records_holds_up_nobody(
     both: tuple[Path, Path], place: tuple[str, socket.socket], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hundred bytes may be thousands of records: signals are looked at, and the host's ring is read, in between."""
+    """A hundred bytes may be thousands of records. In between, signals are handled and the host's ring is read."""
     whole = opened(both[0])
     at, stride, row = first_record(whole)
     for count, sound in ((500, True), (Arriving.most_bytes // stride + 1, False)):
@@ -295,7 +295,7 @@ def test_a_frame_of_many_records_holds_up_nobody(
 
 
 def first_record(frames: Frames) -> tuple[int, int, bytes]:
-    """Where it is, its length, and its bytes as a row."""
+    """Return the number of the first frame of records, the length of a record, and the first one as a row."""
     stride = (next(content for kind, content in frames if kind == Kind.LAYOUT)["struct"][1] + 7) // 8 * 8
     at, content = next((at, content) for at, (kind, content) in enumerate(frames) if kind == Kind.RECORDS)
     _, count, _ = HEADER.unpack_from(content)
@@ -341,7 +341,7 @@ def test_what_the_host_lost_is_said(both: tuple[Path, Path], place: tuple[str, s
 def test_names_without_end_have_bounded_room(
     both: tuple[Path, Path], place: tuple[str, socket.socket], tmp_path: Path, forgets: bool
 ) -> None:
-    """Of groups or cgroups: each frame is small, and what it unpacks to is not."""
+    """Names of groups or of cgroups: frames are small, but what they unpack to is not."""
     whole = opened(both[0])
     at = next(number for number, (kind, _) in enumerate(whole) if kind == Kind.RECORDS)
     named = [
@@ -362,7 +362,7 @@ def test_names_without_end_have_bounded_room(
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert bool(found.trouble) != forgets
-    # Their names, and what is there while they are unpacked.
+    # The names, and another copy while they are unpacked.
     assert peak < 3 * (1 << 25)
 
 
@@ -381,7 +381,7 @@ def test_what_the_host_did_for_nobody_is_forgotten(
 def test_a_guest_that_was_paused_has_another_clock(
     obj: BpfObject, place: tuple[str, socket.socket], tmp_path: Path
 ) -> None:
-    """Its clock stood still meanwhile; what comes in the next pieces is found by it."""
+    """Its clock stood still, so requests in later pieces are matched with another offset."""
     many, paused = 6 * COUNT, 3 * COUNT
     output = CaptureOutput(tmp_path / "paused", ABOUT)
     take = output.raw(obj, RECORDS, ["other", "vda"], str)
@@ -444,7 +444,7 @@ def test_a_file_is_no_channel(both: tuple[Path, Path], tmp_path: Path) -> None:
 
 
 def test_a_reader_that_is_slow_gets_all(obj: BpfObject, tmp_path: Path) -> None:
-    """A pipe holds less than that."""
+    """A pipe holds less than all of it."""
     ours, theirs = os.pipe()
     got = bytearray()
 

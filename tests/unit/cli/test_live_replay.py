@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`wptrace replay --live`: a capture on the live screen, in a terminal."""
+"""`wptrace replay --live`: a capture on the live screen of a terminal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MANY = 40
 
 @pytest.fixture
 def file(obj: BpfObject, tmp_path: Path) -> Path:
-    """An operation each second, of so many nanoseconds, and an interval; they begin with the capture."""
+    """A capture with an operation of `at` ns and an interval in each second from its beginning."""
     path = tmp_path / "trace.wpt"
     output = CaptureOutput(path, ABOUT)
     take = output.raw(obj, RECORDS, ["other", "sda"], lambda number: f"/cgroup{number}")
@@ -47,7 +47,7 @@ def command(file: Path, *options: str) -> list[str]:
 
 
 def total(terminal: Terminal) -> int:
-    """Of operations, as the summary has them."""
+    """Return the number of operations in the summary."""
     at = max(place for place, line in enumerate(terminal.screen.lines) if line.startswith("Summary"))
     return int(terminal.screen.lines[at + 1].partition(": ")[2].split()[0].replace(",", ""))
 
@@ -63,7 +63,7 @@ def test_keys_answer_and_q_ends_with_what_was_seen(file: Path) -> None:
         terminal.send("x", "s")
         terminal.wait_for("sorted by time")
         terminal.send("tab")
-        # Stories come when it is their time, not with the file.
+        # Stories come at their time, not when the file is read.
         terminal.wait_for("fio")
         assert not terminal.shows(f"{MANY} ns")
         terminal.send("tab", "q")
@@ -87,7 +87,7 @@ def test_a_faster_one_takes_its_time_and_a_pause_holds_it(file: Path) -> None:
         terminal.send("p")
         terminal.wait_for("PAUSED")
         held = terminal.screen.lines
-        # Longer than all of it would take.
+        # Longer than the whole replay would take.
         time.sleep(MANY / 20 + 0.5)
         terminal.read()
         assert terminal.screen.lines == held

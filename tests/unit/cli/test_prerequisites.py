@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A libbpf or a BPF object that is missing, old or broken is said in one sentence."""
+"""A missing, old or broken libbpf or BPF object is reported in a sentence."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from wptrace.tools import doctor
 
 INSTALL = "install libbpf 1.x (Debian: libbpf1; Fedora, RHEL: libbpf), or name one in WPTRACE_LIBBPF"
 REBUILD = "rebuild it with make, or reinstall wptrace"
-# A process that believes it may trace; nothing of what is tested here gets as far as to try it.
+# A process that assumes the privileges to trace; no test here gets as far as to use them.
 BELIEVES = "import wptrace.kernel.privileges as p; p.effective = lambda: {'CAP_SYS_ADMIN'}; "
 ALLOWED = [*UNPRIVILEGED, sys.executable, "-W", "error", "-c", f"{BELIEVES}from wptrace.cli.main import run; run()"]
 
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Opens libbpf anew, for tests and for those after them; and believes that this process may trace."""
+    """Open libbpf anew, for this test and for later ones, and assume the privileges to trace."""
     libbpf.cache_clear()
     monkeypatch.setattr(privileges, "effective", lambda: {"CAP_SYS_ADMIN"})
     yield
@@ -89,7 +89,7 @@ class FakeFfi:
 def install(monkeypatch: pytest.MonkeyPatch, **libraries: tuple[int, int]) -> None:
     named = {f"libbpf.so.{name[3:]}": version for name, version in libraries.items()}
     monkeypatch.setitem(sys.modules, "wptrace.bpf._libbpf", SimpleNamespace(ffi=FakeFfi(named)))
-    # Whether it was imported before is a matter of the tests before this one.
+    # Earlier tests may have imported it or not.
     monkeypatch.setattr("wptrace.bpf._libbpf", SimpleNamespace(ffi=FakeFfi(named)), raising=False)
 
 
@@ -125,9 +125,9 @@ def test_a_binding_that_was_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_python_without_cffi(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of a distribution where only the command was installed: that is something else than a binding not built."""
+    """A distribution's Python where only the command is installed, which differs from a binding that was not built."""
     monkeypatch.setitem(sys.modules, "_cffi_backend", None)
-    # What is imported anew becomes an attribute of its package, and would stay there.
+    # A module that is imported anew becomes an attribute of its package and would stay there.
     monkeypatch.setattr("wptrace.bpf", sys.modules["wptrace.bpf"])
     for name in ("wptrace.bpf._libbpf", "wptrace.bpf"):
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -177,7 +177,7 @@ def test_a_broken_object(tmp_path: Path, how: str) -> None:
 
 
 def test_an_object_that_only_libbpf_finds_broken(tmp_path: Path) -> None:
-    """Without the sections that make its BTF fit, libbpf refuses it, and says so in its own log alone."""
+    """libbpf refuses it without the sections that match its BTF, and only says so in its own log."""
     whole = bytearray(objects.find("io_block").read_bytes())
     at = whole.index(b"\x00.maps\x00") + 1
     whole[at : at + 5] = b".mops"
@@ -196,7 +196,7 @@ def test_a_folder_may_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_folder_that_is_named_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise it would be others than those that were meant that run."""
+    """Otherwise other objects than the intended ones would be loaded."""
     monkeypatch.setenv("WPTRACE_BPF_DIR", str(tmp_path / "none"))
     with pytest.raises(WptraceError, match=r"^WPTRACE_BPF_DIR names \S*/none, which is not a folder$"):
         objects.find("io_block")
@@ -204,7 +204,7 @@ def test_a_folder_that_is_named_is_there(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("words", [["io", "--dry-run"], ["doctor"], ["progs"], ["size", "1", "1"]])
 def test_every_command_minds_a_folder_that_is_not_there(words: list[str]) -> None:
-    """Those that open no object would ignore it without a word."""
+    """Even commands that open no object, which would otherwise ignore it silently."""
     found = run(WPTRACE, *words, WPTRACE_BPF_DIR="/nonexistent")
     assert (found.returncode, found.stdout) == (1, "")
     assert sentence(found.stderr) == "WPTRACE_BPF_DIR names /nonexistent, which is not a folder"
@@ -228,7 +228,7 @@ def test_a_machine_without_objects(monkeypatch: pytest.MonkeyPatch) -> None:
         objects.machine()
 
 
-# --- The same from the command line ---------------------------------------------------------------------------
+# --- The same on the command line -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("words", [["io", "1", "1"], ["io", "--json", "1", "1"]])

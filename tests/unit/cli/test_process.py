@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a trace ends, and where its results go: with real processes, pipes, files and signals, and a flow without BPF."""
+"""How a trace ends and where its results go: real processes, pipes, files and signals, and a flow without BPF."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PIPE = subprocess.PIPE
 
 
 def closed_pipe() -> int:
-    """The end of a pipe that nobody reads."""
+    """Return the write end of a pipe without a reader."""
     read, write = os.pipe()
     os.close(read)
     return write
@@ -47,7 +47,7 @@ def test_a_trace_into_a_closed_pipe_ends_quietly(words: list[str]) -> None:
 
 @pytest.mark.parametrize("words", [["io", "1000h"], ["io", "--json"]])
 def test_a_trace_ends_when_its_reader_leaves(words: list[str]) -> None:
-    """As in `wptrace io --json | head -n 1`: nothing more is written for a long time."""
+    """As in `wptrace io --json | head -n 1`, with nothing more to write for a long time."""
     process = popen(FAKE, *words, stdout=PIPE, stderr=PIPE)
     assert process.stdout is not None
     assert process.stderr is not None
@@ -153,7 +153,7 @@ def test_a_signal_ends_with_the_summary(number: signal.Signals, words: list[str]
     assert b'"kind":"summary"' in written if "--json" in words else b"\nSummary\n" in written
 
 
-# Sends the signal when a module of this name is looked for; then goes on as the command does.
+# Sends the signal when a module of this name is imported; then goes on as the command does.
 INTERRUPTED = """
 import os, runpy, signal, sys
 wanted = sys.argv[1]
@@ -181,7 +181,7 @@ def test_an_interrupt_while_it_starts_is_quiet(module: str) -> None:
 
 
 def test_the_block_layer_alone_imports_nothing_of_the_path() -> None:
-    """Imports are a third of its start."""
+    """Imports take a third of the time of its start."""
     code = "import atexit, sys, wptrace.cli.main as m\natexit.register(lambda: print(*sys.modules))\nm.run()"
     found = run([*WPTRACE[:-2], "-c", code], "io", "--level", "block", "--dev", "nothing")
     imported = found.stdout.split()
@@ -191,7 +191,7 @@ def test_the_block_layer_alone_imports_nothing_of_the_path() -> None:
 
 @pytest.mark.parametrize("words", [["io", "--dev", "nothing"], ["nothing"], ["doctor"]])
 def test_nobody_may_hear_of_an_error(words: list[str]) -> None:
-    """Where the standard error cannot be written, the exit code is as it would be."""
+    """If standard error cannot be written, the exit code stays the same."""
     codes = []
     for name in ("/dev/full", "/dev/null"):
         with Path(name).open("w") as errors:
@@ -202,7 +202,7 @@ def test_nobody_may_hear_of_an_error(words: list[str]) -> None:
 
 
 def test_the_process_has_the_name_by_which_it_is_signalled() -> None:
-    """`pkill -USR1 -x wptrace`, which is documented, must not need the command line."""
+    """`pkill -USR1 -x wptrace` is documented, and matches the name without the command line."""
     process = popen(FAKE, "io", stdout=PIPE, stderr=PIPE)
     assert process.stdout is not None
     assert process.stdout.readline()

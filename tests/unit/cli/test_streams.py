@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where results go: files that options name, and which of them may not be the same one."""
+"""Where results go: files that options name, and files that must not be the same one."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_two_options_name_two_files(tmp_path: Path, there: bool) -> None:
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_signal_during_a_write_loses_nothing(unbuffered: str) -> None:
-    """The pipe is full, and the writer waits in the middle of what it has to write."""
+    """The pipe is full, so the writer waits in the middle of a write."""
     code = (
         "import signal, sys; from wptrace.cli import main; main._open_streams(); "
         "signal.signal(signal.SIGUSR1, lambda *_: print('signal', file=sys.stderr, flush=True)); "
@@ -77,7 +77,7 @@ def test_a_signal_during_a_write_loses_nothing(unbuffered: str) -> None:
 
 
 def pending(fd: int) -> int:
-    """The bytes that a pipe holds."""
+    """Return how many bytes are in a pipe."""
     return int.from_bytes(fcntl.ioctl(fd, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`wptrace support`: what is in the bundle, and which names are not."""
+"""`wptrace support`: the contents of the bundle, and the names that are not in it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def history(path: Path) -> None:
-    """Rows without an owner and with one, and a verdict that names one."""
+    """Write rows with and without an owner, and a verdict that names one."""
     found = Distribution()
     found.add(1000)
     plain, owned = OPERATION.group("sda", "read"), OWNED_OPERATION.group("sda", "read", f"/{NAME}")
@@ -178,7 +178,7 @@ def test_the_kernel_is_named_by_its_build(tmp_path: Path) -> None:
     assert found["btf_sha256"] == (hashlib.sha256(types.read_bytes()).hexdigest() if types.exists() else None)
     notes = Path("/sys/kernel/notes")
     if notes.exists():
-        # Whatever else is in the notes, the ID is behind the name of its owner.
+        # Whatever else is in the notes, the ID follows the name of its owner.
         assert b"GNU\0" + bytes.fromhex(found["build_id"]) in notes.read_bytes()
     uname = subprocess.run(["uname", "-r"], capture_output=True, text=True, check=True)
     assert found["kernel"]["release"] == uname.stdout.strip()

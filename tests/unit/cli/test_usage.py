@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A wrong command line gets one sentence, before any privilege is needed."""
+"""A wrong command line is reported in a sentence, before any privilege is needed."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ BAD = [
     (["progs", "1", "0"], "the count '0' is not a whole number above 0"),
     (["progs", "-p", "1"], "progs: unrecognized arguments: -p"),
 ]
-# A new process for each would take long; these differ in where they are found out.
+# A new process for each would take long; these are detected in different places.
 ALSO_AS_A_PROCESS = [
     [],
     ["blah"],
@@ -272,7 +272,7 @@ def test_help_and_version_of_the_process() -> None:
     assert (found.returncode, found.stdout, found.stderr) == (0, f"wptrace {__version__}\n", "")
 
 
-# --- What a good one means ------------------------------------------------------------------------------------
+# --- What a valid one means -----------------------------------------------------------------------------------
 
 
 def interval(*words: str) -> tuple[float | None, int | None]:
@@ -367,7 +367,7 @@ def test_the_level_where_every_system_call_pays(
     monkeypatch.setattr(calls, "are_all_that_is_left", lambda: True)
     assert main(["io", *(["--level", level] if level else [])]) == 0
     ((((flow, _),), _),) = flows
-    # Many are more than 50,000 a second.
+    # More than 50,000 a second are many.
     assert flow.level == (level or ("request" if share > 0.05 else "path"))
     if isinstance(flow, RequestFlow):
         assert flow._why == ([] if level else [f"requests alone: {price.words}"])
@@ -410,7 +410,7 @@ def test_a_budget_is_a_share(text: str, share: float, flows: list[Handed]) -> No
 
 @pytest.fixture
 def flows(monkeypatch: pytest.MonkeyPatch) -> list[Handed]:
-    """The arguments of the runner; nothing is traced."""
+    """The arguments of the runner, which traces nothing."""
     monkeypatch.setattr(blockdev, "disks", list)
     monkeypatch.setattr("wptrace.kernel.privileges.require_tracing", lambda: None)
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))

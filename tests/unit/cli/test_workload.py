@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`wptrace io -- COMMAND`: a command that is run, with its streams, signals and exit code."""
+"""`wptrace io -- COMMAND`: running a command with its streams, signals and exit code."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_what_ends_the_trace_ends_the_command(number: int) -> None:
 
 
 def test_the_terminals_interrupt_is_the_commands_to_answer() -> None:
-    """Both get it, and what the command does then is still traced."""
+    """Both get the signal, and what the command does after it is still traced."""
     script = "trap 'echo interrupted; exit 3' INT; echo; while :; do sleep 0.01; done"
     process = popen(FAKE, "io", "--", "sh", "-c", script, stdout=PIPE, stderr=PIPE, start_new_session=True)
     assert process.stdout is not None
@@ -107,7 +107,7 @@ def test_a_command_that_does_not_end_is_left() -> None:
     process.stderr.close()
 
 
-# Python 3.12 warns of it where there are threads, as those of pytest-xdist; the command has none then.
+# Since 3.12 Python warns of fork() with threads, such as those of pytest-xdist; the command has none at that time.
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_signal_before_it_begins_is_its_end() -> None:
     workload = Workload(["true"])

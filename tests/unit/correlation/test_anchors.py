@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds of an offset, from the clocks of two machines."""
+"""Bounds of the offset between the clocks of two machines."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_what_says_nothing() -> None:
     assert bounds([unknown], [right]) == bounds([right], [unknown]) == bounds([right], []) == bounds([], [right]) == []
     # The host's time of day was stepped meanwhile.
     assert bounds([right], [right, Anchor(8, DAY + 10**9, 1000)]) == []
-    # Who says that nothing is known within a second.
+    # An anchor with an error of a second tells nothing.
     assert bounds([right], [Anchor(7, DAY, 10**9)]) == []
     assert bounds([Anchor(7, DAY, None, Outer(DAY, 9, 7))], [right]) == []
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The true offset of two clocks lies in what is said of it, whatever they drift."""
+"""The true offset of two clocks is within the computed bounds, however they drift."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SLACK = st.integers(0, 10**7)
 
 @st.composite
 def clocks(draw: st.DrawFn, least: int = 1) -> list[tuple[int, int, int, int]]:
-    """Times of the first clock, the true offset then, and the slack of a bound below and above."""
+    """Draw times of the first clock, the true offset at each, and how far the bounds are below and above it."""
     at, offset, found = draw(st.integers(0, 10**12)), draw(st.integers(-(10**15), 10**15)), []
     for _ in range(draw(st.integers(least, 40))):
         step = draw(STEPS)
@@ -64,7 +64,7 @@ def test_false_ones_that_are_fewer_are_found(
     true: list[tuple[int, int, int, int]], false: list[tuple[int, int]]
 ) -> None:
     right = bounds(true)
-    # Each of them is alone, so that two suffice against them.
+    # Each false one is alone, so two true ones outvote it.
     wrong = [
         Bound(true[0][0] + at, offset * (place + 1), offset * (place + 1)) for place, (at, offset) in enumerate(false)
     ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Periods and what was seen of them while they lasted."""
+"""Periods, and what was seen while they lasted."""
 
 from __future__ import annotations
 

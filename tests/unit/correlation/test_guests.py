@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guest's requests find what the host did for them, and no nanosecond of theirs is lost."""
+"""A guest's requests are matched with what the host did for them, and each nanosecond is attributed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from wptrace.model.book import Cause
 
 
 class World(NamedTuple):
-    """The truth: the disk, which belongs to which, and the offset at each request."""
+    """The truth: the disk, the matching pairs, and the offset at each request."""
 
     disk: Disk
     pairs: list[tuple[int, int]]
@@ -43,7 +43,7 @@ class World(NamedTuple):
 
 
 def world(seed: int, count: int, drift_ppm: int) -> World:
-    """A clock that drifts, requests that overlap, places that are read again, and a host that does more."""
+    """Make a drifting clock, overlapping requests, offsets that are read again, and a host with other work as well."""
     random = Random(seed)  # noqa: S311 - a seed is wanted
     offset, at = random.randint(-(10**15), 10**15), 10**9
     asked, served, pairs, offsets = [], [], [], []
@@ -52,7 +52,7 @@ def world(seed: int, count: int, drift_ppm: int) -> World:
         at += step
         drift = step * drift_ppm // 1_000_000
         offset += random.randint(-drift, drift)
-        # Each at a place of its own but for some, so that the offset can be found.
+        # Most are at offsets of their own, so that the clocks' offset can be found.
         block = number if number < 20 else random.randint(0, 8)
         op = random.choice(("read", "write"))
         there, took, back = (random.randint(0, 10 ** random.randint(0, 7)) for _ in range(3))
@@ -80,7 +80,7 @@ def test_the_true_offset_is_among_the_possible_ones(world: World) -> None:
 
 @given(worlds())
 def test_each_finds_what_was_done_for_it(world: World) -> None:
-    """Those of a place that were under way together may be each other's: both are alike."""
+    """Requests of the same offset that overlap may be exchanged, because they are alike."""
     found = alignment([world.disk])
     assert found is not None
     matches = match(world.disk, found)
@@ -107,7 +107,7 @@ def test_every_nanosecond_belongs_to_one_stage(world: World, stages: dict[str, i
     for pair in match(world.disk, found).pairs:
         asked = world.disk.asked[pair.asked]
         served = [world.disk.served[number] for number in pair.served]
-        # As the host tells them they add up.
+        # Stages of the host add up to its time.
         took = served[0].end - served[0].begin
         reported = dict(stages) if sum(stages.values()) <= took else {}
         reported["fs"] = reported.get("fs", 0) + took - sum(reported.values())
@@ -130,7 +130,7 @@ def test_what_was_charged_in_part_is_its_end() -> None:
 
 
 def spread(count: int, length: int = 4096) -> Disk:
-    """At places of their own, 1 ms apart, the host a second ahead."""
+    """Make requests at different offsets, 1 ms apart; the host's clock is a second ahead."""
     asked = [Asked("read", n * 65536, length, n * 10**6, n * 10**6 + 900) for n in range(count)]
     served = [Served("read", a.offset, length, a.handed + 10**9 + 100, a.handed + 10**9 + 800) for a in asked]
     return Disk(asked, served)
@@ -180,7 +180,7 @@ def test_flushes_have_an_order_and_no_place() -> None:
 
 
 def test_a_last_flush_that_has_nothing_to_do_is_not_outside() -> None:
-    """Nothing that the host did comes after it; a request that has none either shows that the host was not traced."""
+    """The host did nothing after it. If another request has no match either, the host was no longer traced."""
     disk = spread(20)
     offset = alignment([disk])
     assert offset is not None
@@ -191,7 +191,7 @@ def test_a_last_flush_that_has_nothing_to_do_is_not_outside() -> None:
 
 
 def test_a_flush_and_the_operations_that_wait_for_it_are_one() -> None:
-    """The kernel sends one flush for both operations; what it sends for the journal is a request of its own."""
+    """The kernel sends one flush for both operations; the flush of the journal is a request of its own."""
     disk = spread(20)
     asked = [
         *disk.asked,
@@ -219,7 +219,7 @@ def test_a_flush_and_the_operations_that_wait_for_it_are_one() -> None:
     ],
 )
 def test_a_flush_that_has_nothing_to_do_is_not_lost(op: str, at: int, cause: Cause) -> None:
-    """The hypervisor passes it on if something was written since the last one."""
+    """The hypervisor passes it on if something was written since the previous one."""
     disk = spread(20)
     reads = Disk([one._replace(op="read") for one in disk.asked], [one._replace(op="read") for one in disk.served])
     begin = 10**9 + at
@@ -230,7 +230,7 @@ def test_a_flush_that_has_nothing_to_do_is_not_lost(op: str, at: int, cause: Cau
     offset = alignment([reads])
     assert offset is not None
     assert match(Disk(asked, served), offset).causes == {21: cause}
-    # Where none was ever seen, none is passed on.
+    # If no flush was ever passed on, all of them are such.
     assert match(Disk(asked, [one for one in served if one.op != "flush"]), offset).causes == {
         20: UNFORWARDED,
         21: UNFORWARDED,
@@ -292,7 +292,7 @@ KICKED = Kick(kicked=2, picked=5, tid=7, given=90)
             KICKED._replace(given=0),
             [("to_host", 2), ("host_pickup", 3), ("host_prepare", 5), ("host_fs", 70), ("back", 20)],
         ),
-        # Before the guest handed it over; after it saw it done; none.
+        # Before the guest handed it over, after it saw the end, and without a kick.
         (KICKED._replace(kicked=-1), [("to_host", 10), ("host_fs", 70), ("back", 20)]),
         (KICKED._replace(given=101), [("to_host", 10), ("host_fs", 70), ("back", 20)]),
         (None, [("to_host", 10), ("host_fs", 70), ("back", 20)]),

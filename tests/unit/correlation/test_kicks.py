@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which eventfds are those of a disk, and what was kicked, picked up and given back through them."""
+"""The eventfds of a disk: which ones they are, and the kicks, pickups and answers through them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from wptrace.correlation.kicks import Kick, Kicks, Signal, Tally, Work
 
 STEP = 1_000_000
-# Threads: the guest's CPU, the one that picks up, the one that does it.
+# Threads: the vCPU, the one that picks requests up, the one that does them.
 VCPU, MAIN, WORKER = 1, 2, 3
-# Eventfds: two disks have a kick and an answer each, a worker says that it is done, and something else is kicked.
+# Eventfds: each disk has a kick and an answer, a worker reports that it is done, and something else is kicked.
 KICK, ANSWER, DONE, OTHER, SELF = {"a": 10, "b": 20}, {"a": 11, "b": 21}, 5, 6, 7
 
 
@@ -24,7 +24,7 @@ class World(NamedTuple):
 
 
 def world(images: str, at_kick: bool = True) -> World:
-    """One after the other, each in a step of its own; while the first ones are done something else is kicked."""
+    """Make requests one after the other; while early ones complete, something else is kicked."""
     signals, works = [], []
     for number, image in enumerate(images, 1):
         at = number * STEP
@@ -34,7 +34,7 @@ def world(images: str, at_kick: bool = True) -> World:
             Signal(at + 30, MAIN, KICK[image], read=True),
             Signal(at + 210, WORKER, DONE, read=False),
             Signal(at + 220, MAIN, DONE, read=True),
-            # It wakes itself as well.
+            # The thread also wakes itself.
             Signal(at + 230, MAIN, SELF, read=False),
             Signal(at + 240, MAIN, ANSWER[image], read=False),
             Signal(at + 250, MAIN, ANSWER[image], read=True),
@@ -73,7 +73,7 @@ def test_what_was_not_alone_has_none() -> None:
 
 
 def test_what_was_picked_up_without_a_kick_has_none() -> None:
-    """As where the thread looked at the queue anyhow."""
+    """The thread sometimes looks at the queue by itself."""
     there = world("a" * 20)
     signals = [one for one in there.signals if one.fd != KICK["a"] or not 5 * STEP < one.ns < 6 * STEP]
     found = Kicks(signals, there.works).of_alone()

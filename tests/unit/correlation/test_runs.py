@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who had a CPU for the longest part of a time."""
+"""The task that had a CPU for most of a period."""
 
 from __future__ import annotations
 

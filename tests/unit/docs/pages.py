@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documents as data: tables, blocks of code, links, options of the man pages."""
+"""The documents as data: tables, code blocks, links, options of the man pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 
 
 def script(name: str) -> ModuleType:
-    """One of packaging that makes something of the documents."""
+    """Import a script of packaging that generates parts of the documents."""
     found = importlib.util.spec_from_file_location(name, ROOT / "packaging" / f"{name}.py")
     assert found
     assert found.loader
@@ -38,7 +38,7 @@ def section(page: str, heading: str) -> str:
 
 
 def tables(markdown: str) -> list[list[list[str]]]:
-    """The body of each table: rows of cells, without the back quotes."""
+    """Return the rows of each table without its head, as cells without back quotes."""
     found = []
     for block in re.findall(r"(?:^\|.*\|\n)+", markdown + "\n", re.M):
         rows = [re.split(r"(?<!\\)\|", line.strip("|")) for line in block.splitlines()]
@@ -51,19 +51,19 @@ def blocks(markdown: str, language: str) -> list[str]:
 
 
 def links(page: Path) -> Iterator[str]:
-    """Targets of links, without those inside blocks of code."""
+    """Generate the targets of links outside code blocks."""
     prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     yield from re.findall(r"\[[^\]]*\]\(([^)\s]+)\)", prose)
 
 
 def anchors(page: Path) -> set[str]:
-    """Headings as GitHub makes fragments of them."""
+    """Return the headings as fragments, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def man_options(page: str) -> list[list[str]]:
-    """The options of a man page, the spellings of each together: [["-d", "--dev"], ...]."""
+    """Return the options of a man page, the spellings of each together: [["-d", "--dev"], ...]."""
     source = (MAN / page).read_text(encoding="utf-8")
     found = []
     for tag in re.findall(r"^\.TP\n(.*)$", source, re.M):
@@ -74,7 +74,7 @@ def man_options(page: str) -> list[list[str]]:
 
 
 def man_text(page: str) -> str:
-    """A man page without its macros, as one line of words."""
+    """Return a man page without macros, as one line of words."""
     source = (MAN / page).read_text(encoding="utf-8")
     source = re.sub(r"^\.\\\".*$", "", source, flags=re.M)
     source = re.sub(r"^\.(?:TP|PP|IP.*)$", "", source, flags=re.M)

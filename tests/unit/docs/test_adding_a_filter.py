@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example in docs/adding-a-filter.md fits the package as it is."""
+"""The example in docs/adding-a-filter.md works with the current package."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CODE, LIST = blocks(PAGE, "python")
 
 
 def made() -> tuple[filters.Predicate, ...]:
-    """The list of a flow with it."""
+    """The filters of a flow that has the example's."""
     found: dict[str, Any] = {**vars(task), "pwd": pwd}
     exec(compile(f"from __future__ import annotations\n{CODE}", PATH, "exec"), found)  # noqa: S102 - our own document
     found.update(cgroup=cgroup, file=file, operation=operation, task=SimpleNamespace(**found))

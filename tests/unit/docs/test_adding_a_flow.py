@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example in docs/adding-a-flow.md fits the package as it is: its parts fit each other, and its command runs."""
+"""The example in docs/adding-a-flow.md works with the current package: its parts match, and its command runs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/agent.md has the settings of the agent, and its files are right ones."""
+"""docs/agent.md has all settings of the agent, and its example files are valid."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_every_setting_has_a_row_with_what_it_is_without_one() -> None:
     named, table = [], ""
     for row in rows:
         table = row[0] or table
-        # Of a command, whose own page has them.
+        # Options of a command are on that command's page.
         if row[1] != "options":
             named.append((table, row[1], row[2]))
     whole = [

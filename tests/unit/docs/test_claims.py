@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims of the README and the other pages about commands, imports, versions and licences."""
+"""What the README and other pages say about commands, imports, versions and licences."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_options_of_the_lab_are_those_of_its_parser() -> None:
 
 
 def imports(package: str) -> Iterator[str]:
-    """The packages of wptrace that a package imports anywhere."""
+    """Generate the packages of wptrace that a package imports anywhere."""
     path = PACKAGE / package
     for file in path.rglob("*.py") if path.is_dir() else [path.with_suffix(".py")]:
         for node in ast.walk(ast.parse(file.read_text())):

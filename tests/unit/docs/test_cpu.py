@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/cpu.md, docs/progs.md and their man pages say what the code says; the JSON of both keeps to the schema."""
+"""docs/cpu.md, docs/progs.md and their man pages agree with the code; the JSON of both matches the schema."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_hooks_are_those_of_the_flow() -> None:
 def test_the_causes_of_loss_are_those_of_the_flow() -> None:
     (rows,) = tables(section("cpu.md", "## Loss"))
     known = {cause.name for cause in vars(cpu).values() if isinstance(cause, Cause)}
-    known -= {"recursion"}  # no program of a switch can interrupt another one
+    known -= {"recursion"}  # no program at a switch can interrupt another one
     assert {name for name, _ in rows} == known
     for name, words in rows:
         assert words.startswith("lost" if name in {cause.name for cause in cpu._LOST} else "noted"), name
@@ -100,5 +100,5 @@ def test_lines_keep_to_the_schema(line: dict[str, Any]) -> None:
 def test_no_field_can_go_without_notice(line: dict[str, Any]) -> None:
     for path in fields(line):
         if path in (("instead",), ("task",), ("cgroup",)):
-            continue  # nobody ran instead; rows are about something else
+            continue  # nothing ran instead; rows are about something else
         assert not VALIDATOR.is_valid(without(line, path)), path

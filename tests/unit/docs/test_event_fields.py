@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fields that kinds declare for their events are those of docs/schema.json, and of the types that it says."""
+"""Fields that kinds declare for their events are in docs/schema.json, with the same types."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TYPES = {"string": str, "integer": int, "boolean": bool}
 
 
 def properties(definition: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Also those of its parts."""
+    """Generate the properties of a definition and of its parts."""
     yield from definition.get("properties", {}).items()
     for part in (*definition.get("allOf", ()), *definition.get("anyOf", ()), *definition.get("oneOf", ())):
         yield from properties(resolved(part))

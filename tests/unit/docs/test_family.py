@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages of the flows beside io say what their modules say."""
+"""The pages of flows other than io agree with their modules."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_which_causes_cost_something() -> None:
 @pytest.mark.parametrize(("page", "row"), [("size.md", "size_row"), ("stacks.md", "stack_row")])
 def test_the_page_has_the_fields_of_its_rows(page: str, row: str) -> None:
     words = section(page, "## JSON").replace("`", " ").replace(",", " ").replace(".", " ").split()
-    ours = {"kind", "dev", "op", "stage"}  # of json.md
+    ours = {"kind", "dev", "op", "stage"}  # in json.md
     assert set(SCHEMA["$defs"][row]["required"]) - ours <= set(words)
 
 

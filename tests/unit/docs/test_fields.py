@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of fields are those that `make fields` writes, and the schema says of every field what it is."""
+"""The tables of fields are those that `make fields` writes, and the schema describes every field."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_counters_of_requests_are_those_that_are_declared() -> None:
 
 
 def properties(schema: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """All at any depth, but those of branches that narrow what stands beside them."""
+    """Generate the properties at any depth, without those of branches that narrow others."""
     if isinstance(schema, dict):
         for name, field in schema.get("properties", {}).items():
             yield (*path, name), field
@@ -53,7 +53,7 @@ def test_every_field_is_described() -> None:
 
 
 def narrowed(schema: Any) -> Iterator[tuple[dict[str, Any], str]]:
-    """Properties of branches, with the object that has the branch."""
+    """Generate the properties of branches, with the object that has the branch."""
     if isinstance(schema, dict):
         for branch in (*schema.get("oneOf", ()), *schema.get("anyOf", ())):
             for name in branch.get("properties", {}):
@@ -72,7 +72,7 @@ def test_what_branches_narrow_is_described_beside_them() -> None:
 
 
 def test_every_field_is_in_a_table() -> None:
-    """Of its own definition, or of one that has it inside."""
+    """In that of its own definition, or of a definition that contains it."""
     made = FIELDS.tables()
     shown = {(row.field.rpartition(".")[2], row.meaning) for name in made.places for row in made.rows(name, "json.md")}
     reported = {(path[-1], made.meaning(field)) for path, field in EVERY if len(path) > 1 and path[0] != "of_group"}

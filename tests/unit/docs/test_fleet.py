@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/fleet.md has the panels of the dashboard, and the metrics that they are made of."""
+"""docs/fleet.md has the panels of the dashboard and their metrics."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/irqoff.md, docs/iopf.md and their man pages say what the code says; the JSON of both keeps to the schema."""
+"""docs/irqoff.md, docs/iopf.md and their man pages agree with the code; the JSON of both matches the schema."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PAGES = pytest.mark.parametrize(("page", "flow"), [("irqoff.md", IrqoffFlow), ("
 @PAGES
 def test_the_stages_are_those_of_the_table(page: str, flow: type[Flow]) -> None:
     points, stages = tables(section(page, "## Stages"))
-    # One stage is the whole.
+    # A single stage is the total.
     (kind,) = flow.kinds
     shown = kind.stages if len(kind.stages) == 1 else (*kind.measured, kind.total)
     assert stages == [as_row(stage) for stage in shown]
@@ -130,7 +130,7 @@ def test_lines_keep_to_the_schema(line: dict[str, Any]) -> None:
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line["kind"])
 def test_no_field_can_go_without_notice(line: dict[str, Any]) -> None:
     for path in fields(line):
-        # Lines that all flows have are damaged elsewhere; here it is about what ours add.
+        # Another test damages the lines that all flows have; this one is about fields that these flows add.
         if line["kind"] != "irqoff" and not (path[0] in OURS and len(path) == 3):
             continue
         assert not VALIDATOR.is_valid(without(line, path)), path

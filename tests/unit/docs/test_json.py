@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schema is one, and what the package writes and the examples in docs/json.md keep to it."""
+"""The schema is valid, and the package's output and the examples in docs/json.md match it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def is_about(schema: Line, value: Any) -> bool:
 
 
 def parts(schema: Line, branch: Callable[[Line], bool] = lambda schema: True) -> Iterator[Line]:
-    """All that the schema says of a value, of branches those that are meant."""
+    """Generate all that the schema says of a value, following only branches that apply."""
     yield schema
     if "$ref" in schema:
         yield from parts(SCHEMA["$defs"][schema["$ref"].removeprefix("#/$defs/")], branch)
@@ -69,7 +69,7 @@ def parts(schema: Line, branch: Callable[[Line], bool] = lambda schema: True) ->
 
 
 def inside(every: Sequence[Line], key: str) -> list[Line]:
-    """Return the description of a field."""
+    """Return the descriptions of a field."""
     found = [part["properties"][key] for part in every if key in part.get("properties", {})]
     return found or [part["additionalProperties"] for part in every if part.get("additionalProperties")]
 
@@ -79,7 +79,7 @@ def items(every: Sequence[Line]) -> list[Line]:
 
 
 def unknown(value: Any, about: Sequence[Line] = (SCHEMA,), path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Fields that the schema does not have, at any depth."""
+    """Generate the fields that the schema does not have, at any depth."""
     every = [part for schema in about for part in parts(schema, lambda branch: is_about(branch, value))]
     if isinstance(value, dict):
         for key, inner in value.items():
@@ -113,7 +113,7 @@ def test_each_kind_has_an_example() -> None:
 
 
 def made() -> Iterator[Line]:
-    """Lines as the package writes them."""
+    """Generate lines as the package writes them."""
     stream = io.StringIO()
     output = NdjsonOutput(stream, Wanted())
     output.start(Start("io", "block", "6.12", {"dev": ["sda"]}, [Source("queue", "tp_btf/x")], BLOCK, ["a note"]))
@@ -164,7 +164,7 @@ def made() -> Iterator[Line]:
 LINES = list(made())
 
 
-# Lines of the real commands are compared with these, and keep to the schema (tests/kernel/test_golden.py).
+# tests/kernel/test_golden.py compares lines of the real commands with these.
 GOLDEN = sorted((DOCS.parent / "tests/kernel/golden").glob("*.json"))
 
 
@@ -198,10 +198,10 @@ def test_what_the_package_writes_keeps_to_the_schema(line: Line) -> None:
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line["kind"])
 def test_no_field_can_go_without_notice(line: Line) -> None:
-    """Every field that is written is required, at each depth; only names that are data are free."""
+    """Every field that is written is required, at any depth, unless its name is data."""
     seen: Counter[tuple[Any, ...]] = Counter()
     for path in fields(line):
-        # Items of a list are alike: a few of them show it.
+        # Items of a list are alike, so a few of them are enough.
         shape = tuple("*" if isinstance(step, int) else step for step in path)
         seen[shape] += 1
         absent = (
@@ -213,12 +213,12 @@ def test_no_field_can_go_without_notice(line: Line) -> None:
             ("incident", "beginning"),
         )
         if path in absent or path[-1] == "timed" or seen[shape] > cases(3, 1):
-            continue  # not every flow and every line has them
+            continue  # some flows and lines lack them
         assert not VALIDATOR.is_valid(without(line, path)), path
 
 
 def without(line: Line, path: tuple[Any, ...]) -> Line:
-    """A copy that lacks a field."""
+    """Return a copy that lacks a field."""
     found: Line = json.loads(json.dumps(line))
     at: Any = found
     for step in path[:-1]:
@@ -228,7 +228,7 @@ def without(line: Line, path: tuple[Any, ...]) -> Line:
 
 
 def with_a_field_added(line: Line, path: tuple[Any, ...]) -> Line:
-    """A copy that has one more field where this one is."""
+    """Return a copy with one more field next to this one."""
     found: Line = json.loads(json.dumps(line))
     at: Any = found
     for step in path[:-1]:
@@ -362,7 +362,7 @@ def test_every_operation_is_in_the_schema() -> None:
     source = (DOCS.parent / "bpf_src" / "lib" / "block.h").read_text()
     (body,) = re.findall(r"enum block_op \{(.*?)\}", source, re.S)
     names = [name.lower() for name in re.findall(r"BLOCK_OP_(\w+),", body)]
-    # Behind those of the block layer come what other flows follow.
+    # Operations of the block layer are followed by those of other flows.
     listed = values("op")
     assert listed[: len(names)] == names
     (body,) = re.findall(r"enum op_kind \{(.*?)\}", (DOCS.parent / "bpf_src/block/path/shared.h").read_text(), re.S)

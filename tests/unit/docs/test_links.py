@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No document points to what is not there."""
+"""All links in the documents have a target."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.docs.pages import PAGES, ROOT, anchors, links
 
 
 def dead(page: Path) -> list[str]:
-    """The relative links of a page that lead nowhere."""
+    """Return the relative links of a page without a target."""
     found = []
     for link in links(page):
         if "://" in link or link.startswith("mailto:"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The man pages have every option of the parsers and no other, and render without a warning."""
+"""The man pages have the options of the parsers and no others, and render without a warning."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EVERY_ERROR = (WptraceError, UsageError, NotPermittedError, UnsupportedError, Li
 
 
 def command_parser(command: str) -> argparse.ArgumentParser:
-    """The parser of a command, with what `main` adds to each."""
+    """Return the parser of a command, with what `main` adds to each."""
     parser = argparse.ArgumentParser()
     importlib.import_module(f"wptrace.cli.{command}").add_arguments(parser)
     parser.add_argument("-v", "--verbose")
@@ -82,5 +82,5 @@ def test_pages_render_without_a_warning(page: str) -> None:
     command = ["groff", "-man", "-ww", "-Tutf8", str(MAN / page)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, encoding="utf-8")
     assert done.stderr == ""
-    # Bold is struck twice.
+    # Bold is printed twice, with a backspace.
     assert "EXIT STATUS" in re.sub(".\b", "", done.stdout)

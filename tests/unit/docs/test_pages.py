@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages that are run as a whole elsewhere (tests/pages): how that is compared, and that they can be run at all."""
+"""Pages that tests/pages runs from top to bottom: how outputs are compared, and that the pages can be run."""
 
 from __future__ import annotations
 

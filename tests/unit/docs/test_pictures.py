@@ -18,7 +18,7 @@ FILES = sorted((DOCS / "pictures").glob("*.svg"))
 
 
 def words(picture: str) -> list[str]:
-    """In the order in which they are drawn."""
+    """Return the words of a picture in the order in which they are drawn."""
     made = ElementTree.fromstring(picture)  # noqa: S314 - our own document
     return ["".join(text.itertext()) for text in made.iter("{http://www.w3.org/2000/svg}text")]
 
@@ -43,7 +43,7 @@ def test_the_screen_is_one_of_a_trace() -> None:
 
 
 def test_the_screen_says_what_stands_below_it() -> None:
-    """In the README: a neighbour that is named, and nothing that is lost."""
+    """As the README says: it names a neighbour, and nothing is lost."""
     picture = (DOCS / "pictures" / "screen.svg").read_text()
     drawn = words(picture)
     assert len(picture) < 1 << 20

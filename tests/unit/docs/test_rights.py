@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/rights.md names the capabilities that the code knows, and shows the unit that is in packaging."""
+"""docs/rights.md names the capabilities in the code, and shows the unit in packaging."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNIT = (ROOT / "packaging" / "wptrace-io.service").read_text()
 
 
 def test_every_capability_of_the_page_is_one_that_is_looked_for() -> None:
-    # CAP_SYS_RESOURCE is required for nothing, it lifts the limit of locked memory.
+    # CAP_SYS_RESOURCE is never required; it lifts the limit on locked memory.
     assert set(re.findall(r"CAP_[A-Z_]+", text("rights.md"))) == set(CAPABILITIES) - {"CAP_SYS_RESOURCE"}
 
 

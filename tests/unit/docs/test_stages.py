@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/stages.md and the man page say what the stage tables and the hooks say."""
+"""docs/stages.md and the man page agree with the stage tables and the hooks."""
 
 from __future__ import annotations
 

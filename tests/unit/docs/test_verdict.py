@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/verdict.md says what the rules do."""
+"""docs/verdict.md agrees with the rules."""
 
 from __future__ import annotations
 
