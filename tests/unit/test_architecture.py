@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of docs/design.md that a program can check: who may import whom, and what every file starts with."""
+"""The rules of docs/design.md that a program can check: imports, and the first line of each file."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ def _is_import_call(node: ast.Call) -> bool:
 
 
 def _prefix(node: ast.AST) -> str:
-    """Return the begin of an f-string."""
+    """Return the beginning of an f-string."""
     if isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):
         return f"{node.values[0].value!s}*"
     return "*"
 
 
 def part(module: str) -> str:
-    """The part of the package that a module is of; empty for others."""
+    """Return the part of the package that a module belongs to; empty for others."""
     names = module.split(".")
     if names[0] != "wptrace":
         return ""
@@ -117,7 +117,7 @@ def test_arrows_point_one_way(path: Path) -> None:
 
 
 def test_no_modules_import_each_other() -> None:
-    """In no way, neither late nor for type checkers alone."""
+    """Neither late imports nor imports for type checkers may be circular."""
     names = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in modules()
     }
@@ -131,7 +131,7 @@ def test_no_modules_import_each_other() -> None:
 
 
 def test_flows_do_not_know_each_other() -> None:
-    """Otherwise a flow would be more than what is its own."""
+    """A flow has to be independent of others."""
     top = PACKAGE / "flows"
     for path in modules():
         if path.is_relative_to(top) and path != top / "__init__.py":
@@ -227,14 +227,14 @@ def test_every_module_says_its_license_and_what_it_is(path: Path) -> None:
 
 @pytest.mark.parametrize("path", modules(), ids=relative)
 def test_the_package_asserts_nothing(path: Path) -> None:
-    """`python -O` would take it away, and a user would see no sentence."""
+    """`python -O` would remove an assertion, and its message is no sentence for a user."""
     asserts = [node.lineno for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Assert)]
     assert asserts == []
 
 
 @pytest.mark.parametrize("path", modules(), ids=relative)
 def test_errors_are_raised_of_the_one_tree(path: Path) -> None:
-    """Other exceptions are for callers in Python: a wrong key, attribute or value, never for what a user did."""
+    """Other exceptions are for callers in Python: a wrong key, attribute or value, never a user's mistake."""
     plain = {"KeyError", "AttributeError", "ValueError", "NotImplementedError"}
     for node in ast.walk(ast.parse(path.read_text())):
         if not (isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)):

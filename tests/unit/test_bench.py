@@ -99,7 +99,7 @@ def test_per_cent_are_instructions_over_those_of_a_second() -> None:
     head = "| a | b | c | d | e | f | g | h |"
     row = "| `wptrace io` | all | +100 | +2,000 | +5 | +1 | 500 to 1,000 | 30.0 |"
     (found,) = table.percent(f"<!-- instructions -->\n{head}\n{row}\n<!-- end -->").splitlines()[2:]
-    # 3,000 a request, and a hundredth of a CPU always.
+    # 3,000 instructions a request, and a constant hundredth of a CPU.
     cells = [cell.strip() for cell in found.strip("|").split("|")]
     assert cells == ["`wptrace io`", "3,000", "1.1 %", "2.0 %", "11.0 %", "101.0 %"]
 

@@ -12,7 +12,7 @@ import pytest
 
 @contextmanager
 def zone(name: str) -> Iterator[None]:
-    """Another one for a while."""
+    """Set another time zone for a while."""
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TZ", name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A clock that passes only while a session waits."""
+"""A clock that only advances while a session waits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wptrace.engine import session
 
 
 class Time:
-    """Passes only while somebody waits."""
+    """Time that only advances in waits."""
 
     def __init__(self) -> None:
         self.now = 1000.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who keeps a trace within its budget: what it has the flow shed, when, and what it reports."""
+"""The keeper of a budget: what it sheds, when, and what it reports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMIT = 0.05
 
 
 class Flow:
-    """Costs less with each step that is shed."""
+    """A flow that costs less with each step that is shed."""
 
     def __init__(self, cost: Callable[[int], float], stays: str = "") -> None:
         self.cost = cost
@@ -118,7 +118,7 @@ def test_it_stops_where_it_is_within_the_budget() -> None:
 
 
 def test_changes_of_months_are_sums(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it is with all of them, but for the list."""
+    """Sums are the same as with all changes; only the list is shorter."""
 
     def spent(most: int) -> budget.Spending:
         monkeypatch.setattr(module, "_CHANGES", most)

@@ -43,7 +43,7 @@ class Layout:
 
 
 class FakeMap:
-    """Two CPUs."""
+    """A map with elements on two CPUs."""
 
     value_codec = Layout()
 
@@ -92,7 +92,7 @@ def test_elements_are_numbered_as_their_groups() -> None:
 
 
 def test_elements_with_other_keys_are_followed() -> None:
-    """They may come at any time, and each keeps to itself."""
+    """They may appear at any time, and each has its own sums."""
     made = FakeMap()
     found = cells(made)
     made.count("a", 0, 5)
@@ -109,7 +109,7 @@ def test_elements_with_other_keys_are_followed() -> None:
 
 
 def test_an_element_of_another_group_begins_with_nothing() -> None:
-    """A device that came has the place of one that is gone; that one keeps what was counted until now."""
+    """A new device gets the place of one that is gone, which keeps its counts."""
     made = FakeMap()
     found = cells(made, A)
     made.count(0, 0, 5)
@@ -150,14 +150,14 @@ def test_what_a_sparse_stage_is_short_of_took_no_time() -> None:
     found.read()
     assert found.distributions[A]["all"].min == 5
     made.elements[0][0][0] += 3
-    for _ in range(2):  # looking again adds nothing
+    for _ in range(2):  # reading again adds nothing
         found.read()
         all_of_a = found.distributions[A]["all"]
         assert (all_of_a.count, all_of_a.buckets[0], all_of_a.sum, all_of_a.min) == (5, 3, 14, 0)
     made.count(0, 0, 2)
     found.read()
     assert (found.distributions[A]["all"].count, found.distributions[A]["all"].buckets[0]) == (6, 3)
-    # A time is there before what finished says so.
+    # A stage is updated before `finished`.
     made.elements[0][0][0] -= 1
     found = Cells(cast("Map", made), [A], ["all"], sparse=True)
     found.read()
@@ -190,7 +190,7 @@ def test_zeros_alone() -> None:
 
 
 def test_a_figure_that_shrank_adds_nothing_and_is_counted() -> None:
-    """Two programs that count in one cell at once may leave less than there was."""
+    """Two programs that count in the same cell may leave less than before."""
     made = FakeMap()
     found = cells(made, A)
     for _ in range(5):
@@ -223,7 +223,7 @@ def test_buckets_wrap() -> None:
 
 
 class WeakMap(FakeMap):
-    """A CPU whose `finished` is seen before the stages that it wrote earlier, until there is a barrier."""
+    """A CPU whose `finished` becomes visible before the stages that it wrote earlier, until there is a barrier."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -253,9 +253,9 @@ def test_a_cpu_that_writes_in_another_order_gives_no_phantom_zeros(
     made.barrier()
     found.read()
     all_of_a = found.distributions[A]["all"]
-    # Without a barrier, where one is needed, the time that is not to be seen yet is taken for none.
+    # Where a barrier is needed and there is none, a stage that is not visible yet counts as no time.
     assert (all_of_a.count, all_of_a.buckets[0]) == ((2, 1) if ordered else (1, 0))
-    # Between the first look and the second one another may end.
+    # Another operation may end between both reads.
     monkeypatch.setattr(cpus, "barrier", lambda: made.ahead(7))
     found.read()
     made.barrier()
@@ -283,9 +283,9 @@ def test_what_leaves_is_added_to_others() -> None:
     one = second[B]["all"]
     assert (one.count, one.sum, one.min, one.max) == (3, 84, 5, 70)
     assert found.counters == {B: {"finished": 3}}
-    # What was handed out is as it was.
+    # Earlier results do not change.
     assert (first[A]["all"].sum, first[B]["all"].sum) == (5, 70)
-    # Its element is that of whoever comes next.
+    # The next owner gets its element.
     made.count(0, 1, 1000)
     found.follow(0, LATE)
     found.read()
@@ -294,7 +294,7 @@ def test_what_leaves_is_added_to_others() -> None:
 
 
 def test_the_last_of_what_took_no_time_is_added_to_others() -> None:
-    """Zeros are what a stage is short of, whoever has them in the end."""
+    """Zeros are what a stage lacks, no matter in whose row they end up."""
     made = FakeMap()
     found = Cells(cast("Map", made), [A, B], ["all"], sparse=True)
     made.count(1, 0, 7)
@@ -326,7 +326,7 @@ def test_what_is_idle_takes_little_memory_and_changes_like_all_else() -> None:
     assert found.changed == {0}
     assert (idle.count, idle.sum, idle.buckets[5], sum(idle.buckets)) == (3, 80, 2, 3)
     assert found.shared()[B] is before[B]
-    # Of the others, too, who hears of one that leaves.
+    # The same for the row of the others when an owner leaves.
     for _ in range(3):
         sums()
     last = found.shared()[B]["all"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands beside a trace: none holds it up, each has its end, and what fails is said."""
+"""Commands that run next to a trace: none delays it, each one ends, and failures are reported."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_there_is_an_end_to_what_waits(said: list[str]) -> None:
 
 
 def test_it_runs_itself_from_where_it_is(tmp_path: Path) -> None:
-    """A folder of that name where it happens to be is not taken for it."""
+    """A folder of that name in the current directory is not taken for the package."""
     (tmp_path / "wptrace").mkdir()
     (tmp_path / "wptrace" / "__init__.py").write_text("raise SystemExit('another one')")
     found = subprocess.run(itself("--version"), capture_output=True, text=True, cwd=tmp_path, check=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of devices: Python fills it, BPF looks things up in it. Both sides have to agree on the places."""
+"""The table of devices, which Python fills and BPF reads. Both have to agree on the places."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_source_still_says_what_is_tested_here(obj: BpfObject) -> None:
         (kernel_dev(8, 2), {"sda", "sda2"}),
         (kernel_dev(8, 16), {"sdb", "dm-0"}),
         (kernel_dev(253, 0), {"sda", "sda1", "sdb", "dm-0"}),
-        # btrfs, a disk that is gone.
+        # btrfs, and a disk that is gone.
         (kernel_dev(0, 35), {"sda", "sda1", "sda2", "sdb", "dm-0"}),
         (kernel_dev(8, 99), {"sda", "sda1", "sda2", "sdb", "dm-0"}),
     ],
@@ -86,7 +86,7 @@ def place(dev: int) -> int:
     return (dev * HASH & 0xFFFFFFFF) >> 24
 
 
-# Numbers that all begin at the same place or just before it, of disks as they are numbered in real life.
+# Device numbers with the same place or the one before, of disks as they are usually numbered.
 _ALL = [kernel_dev(major, minor) for major in (7, 8, 65, 253, 254, 259) for minor in range(0, 4096, 1)]
 CROWD = [dev for dev in _ALL if place(dev) in (250, 251, 255, 0)]
 
@@ -99,7 +99,7 @@ cuts = st.lists(st.integers(1, 1 << 40), min_size=2, max_size=6, unique=True).ma
 
 @st.composite
 def extents(draw: st.DrawFn, most: int = 60) -> list[Extent]:
-    """Whole disks and disks of which some partitions are traced."""
+    """Draw whole disks, and disks of which some partitions are traced."""
     found = []
     for dev in draw(st.lists(numbers, max_size=most, unique=True)):
         if draw(st.booleans()):
@@ -142,7 +142,7 @@ def test_every_device_is_found_where_bpf_looks_for_it(
 
 
 def crowded(wanted: list[Extent]) -> bool:
-    """Whether the devices, put in one after the other, fill all the places of one of them."""
+    """Tell whether the devices, added one after the other, fill all places of one of them."""
     taken: set[int] = set()
     for one in wanted:
         free = [at for at in ((place(one.dev) + probe) % DEVICES for probe in range(PROBES)) if at not in taken]
@@ -311,7 +311,7 @@ def test_who_comes_is_found_and_who_went_is_not(obj: BpfObject, monkeypatch: pyt
     renamed: list[tuple[int, str, list[str]]] = []
 
     def rename(slot: int, name: str) -> None:
-        # Nothing is counted there meanwhile, and it still has its old name.
+        # Nothing is counted there meanwhile, and the slot still has its old name.
         assert find_device(Running.bss.devices, kernel_dev(8, 0), 7) is None
         renamed.append((slot, name, list(made.names)))
 
@@ -321,7 +321,7 @@ def test_who_comes_is_found_and_who_went_is_not(obj: BpfObject, monkeypatch: pyt
     assert renamed == [(2, "sdb", ["other", "sda", ""])]
     assert find_device(Running.bss.devices, kernel_dev(8, 16), 7) == Match(2, 0)
     assert find_device(Running.bss.devices, kernel_dev(8, 0), 7) is None
-    # As a disk that was reset: it has the same name and another number.
+    # A disk that was reset has the same name and another number.
     there = [disk("sdb", 32)]
     assert made.refresh(Running, rename)  # type: ignore[arg-type]
     assert renamed[1:] == []
@@ -344,7 +344,7 @@ def test_one_that_goes_while_somebody_looks_is_gone(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(blockdev, "disks", lambda: ["sda", "sdb"])
     monkeypatch.setattr(blockdev, "requests_of", requests_of)
     assert devices.extents_of_now([]) == devices.extents_of_now(["sdb", "sda"]) == [disk]
-    # Nothing is not everything.
+    # No devices are not all devices.
     assert devices.extents_of_now(["sdb"]) == []
 
 
@@ -386,7 +386,7 @@ def test_the_source_still_looks_for_files_as_is_tested_here() -> None:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Extent]]:
-    """Two disks, one with partitions, a stack on both, and a btrfs whose number is that of no device."""
+    """Two disks, one with partitions, a stack on both, and a btrfs whose number is no device's."""
     sda, sdb = kernel_dev(8, 0), kernel_dev(8, 16)
     below = {
         "sda": [Extent("sda", "sda", sda, 0, EVERYTHING)],
@@ -417,7 +417,7 @@ def test_a_file_is_shown_on_what_it_lies_on(obj: BpfObject, machine: dict[str, l
     assert row_of_file(disks, kernel_dev(251, 0)) is None
     both = [*machine["sda1"], *machine["sdb"]]
     parts = devices.file_table(obj, both, devices.names(both), devices.below_files())
-    # The whole disk is more than the partition that is traced.
+    # The whole disk is more than the traced partition.
     assert [row_of_file(parts, dev) for dev in (sda, sda + 1, sda + 2, sdb, dm, btrfs)] == [None, 1, None, 2, 2, 1]
     assert not any(devices.file_table(obj, [], devices.names([]), devices.below_files()))
 
@@ -445,7 +445,7 @@ def test_every_file_system_is_found_where_bpf_looks_for_it(obj: BpfObject, found
     assert len(table) == FILES
     kept = [dev for dev in found if row_of_file(table, dev) == 1]
     assert len(kept) == sum(map(bool, table))
-    # Only one whose places are all taken is left out.
+    # A file system is left out only if all of its places are taken.
     for dev in set(found) - set(kept):
         at = (dev * HASH & 0xFFFFFFFF) >> 22
         assert all(table[(at + probe) % FILES] for probe in range(PROBES))

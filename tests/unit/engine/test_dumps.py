@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When dumps are written, and that what makes their pages neither holds up the trace nor ends it."""
+"""When dumps are written, and that the making of pages neither delays nor ends the trace."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_something_slow_is_written_a_second_later_and_so_often_an_hour(
         recorder.slow_seen_ns = time.monotonic_ns() - 2 * SECOND
         one._done_ns = 0
         one.turn(1e9 + count)
-        # Nothing has been slow since.
+        # Nothing was slow since the last dump.
         one.turn(1e9 + count + 0.5)
         assert len(files(tmp_path, ".wpt")) == expected
     assert "2 times in the last hour" in said[-1]
@@ -129,7 +129,7 @@ def test_something_slow_is_written_a_second_later_and_so_often_an_hour(
 
 
 def test_what_is_slow_while_a_dump_is_written_starts_none(make: Make, recorder: Recorder, tmp_path: Path) -> None:
-    """It may be the dump itself."""
+    """The dump itself may have caused it."""
     one = make(on_slow=True)
     one.dump()
     recorder.slow_seen_ns = one._done_ns - 1
@@ -151,7 +151,7 @@ def test_pages_are_made_one_after_another_and_the_trace_goes_on(make: Make, said
     assert one._pages._running is not None
     running = one._pages._running.process
     assert os.getpriority(os.PRIO_PROCESS, running.pid) == 19
-    # A signal that a terminal sends to all of the trace is not for it.
+    # It does not get signals that a terminal sends to the whole job.
     assert os.getsid(running.pid) != os.getsid(0)
     go.touch()
     one.end()

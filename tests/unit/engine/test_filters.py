@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Globals that Python writes for a filter, and their meaning in bpf_src/lib/filters/."""
+"""Globals that Python sets for a filter, and their meaning in bpf_src/lib/filters/."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ V2 = Cgroup("/sys/fs/cgroup/a/b", 4242, 2, None)
 
 
 class Kernel:
-    """The kernel's enum, with the numbers of none."""
+    """A kernel's enum with made-up numbers."""
 
     def enum_value(self, enum: str, name: str) -> int | None:
         assert enum == "cgroup_subsys_id"
@@ -44,7 +44,7 @@ NAMES = set(re.findall(r"^(?:bool|char|__[us]\d+|enum \w+) (\w+)(?:\[16\] [^;]*)
 
 
 class Globals:
-    """A section that knows the globals of the header, and the order of writes to it."""
+    """A section with the globals of the header, which keeps the order of writes."""
 
     order: list[str]
 
@@ -215,7 +215,7 @@ def test_what_the_first_line_says() -> None:
 
 @pytest.mark.parametrize("one", [task.PID, task.TID, *BlockFlow.filters], ids=lambda one: one.name)
 def test_of_which_namespace_an_id_is(one: filters.Predicate, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is shown only where it is not the machine's own, and an id was given."""
+    """There is a note if the namespace is not the machine's and an id was given."""
     ours = ["42 is an id of this pid namespace; ids in the output are those of the whole machine"]
     for number, reported in ((0, []), (7, ours)):
         monkeypatch.setattr(tasks, "namespace", lambda number=number: number)
@@ -227,7 +227,7 @@ def test_of_which_namespace_an_id_is(one: filters.Predicate, monkeypatch: pytest
 
 
 def test_what_a_flow_cannot_tell_apart_is_refused() -> None:
-    """It must not be left out without a word."""
+    """It must not be ignored silently."""
     with pytest.raises(UsageError, match=r"^this flow has no filter by file, size$"):
         filters.apply(Globals(), Filter(pid=1, size=(1, 2), file=FILE), CpuFlow.filters)
 
@@ -248,5 +248,5 @@ def test_what_is_wanted_is_a_value() -> None:
 
 @pytest.mark.parametrize("flow", discover(), ids=lambda flow: flow.object)
 def test_a_flow_takes_all_of_what_one_test_looks_at(flow: type[Flow]) -> None:
-    """A bound that is left out is not 0: nothing has 0 bytes at most."""
+    """A missing bound is not 0: no request has at most 0 bytes."""
     assert len({"op", "size"} & {one.name for one in flow.filters}) in (0, 2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stacks by names, from maps and symbols made up here."""
+"""Stacks by name, from made-up maps and symbols."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES = ("bpf_prog_1", "bpf_trace_run1", "blk_mq_submit_bio", "vfs_read", "entry
 
 
 class Symbols:
-    """A function of each name, 0x10 long, from 0x1000 on."""
+    """A function for each name, 0x10 bytes long, from 0x1000 on."""
 
     def __init__(self, *unused: Any) -> None:
         self.known = True
@@ -48,7 +48,7 @@ class FakeMap:
 
 
 def address(name: str) -> int:
-    """Where a call in a function returns to."""
+    """Return the return address of a call in a function."""
     return 0x1008 + 0x10 * NAMES.index(name)
 
 
@@ -72,7 +72,7 @@ def test_what_takes_the_stack_is_left_out(monkeypatch: pytest.MonkeyPatch) -> No
         {
             0: stack("bpf_prog_1", "bpf_trace_run1", "blk_mq_submit_bio", "vfs_read", "entry"),
             1: [0x9999, *stack("bpf_trace_run1", "blk_mq_submit_bio", "entry")],  # the program has no name
-            2: stack("blk_mq_submit_bio", *["vfs_read"] * 5, "bpf_late", "entry"),  # and here it is somebody's own
+            2: stack("blk_mq_submit_bio", *["vfs_read"] * 5, "bpf_late", "entry"),  # here it is a traced function
         },
     )
     assert found.stack(0, -1, 0) == Stack(("blk_mq_submit_bio", "vfs_read", "entry"))
@@ -81,7 +81,7 @@ def test_what_takes_the_stack_is_left_out(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_an_address_is_behind_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that never returns may be the last thing in a function; the innermost address is no return."""
+    """A call that never returns may end a function, and the innermost address is no return address."""
     found = made(monkeypatch, {0: [0x1020, 0x1040]})
     assert found.stack(0, -1, 0) == Stack(("blk_mq_submit_bio", "vfs_read"))
 
@@ -103,13 +103,13 @@ def test_a_process_has_a_stack_of_its_own(monkeypatch: pytest.MonkeyPatch) -> No
     found = made(monkeypatch, {0: stack("entry"), 1: [*stack("vfs_read"), 5, 6, 7, *stack("blk_mq_submit_bio"), 8]})
     found.add_process(42, b"dd\0rest")
     assert found.stack(0, 1, 42) == Stack(("entry",), ("vfs_read", UNKNOWN, "blk_mq_submit_bio", UNKNOWN), "dd[42]")
-    # Those that the programs had no room to tell.
+    # Processes that the programs had no room to report.
     assert found.stack(0, -1, 43) == Stack(("entry",), (), "?[43]")
     assert found.stack(0, -1, 44) == Stack(("entry",), (), "living[44]")
 
 
 def test_a_stack_keeps_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The difference of two looks is by names, so they may not change in between."""
+    """Two snapshots are subtracted by name, so names must not change between them."""
     found = made(monkeypatch, {0: stack("entry")})
     before = found.stack(0, -1, 0)
     monkeypatch.setattr(Symbols, "name", lambda *_: "other")

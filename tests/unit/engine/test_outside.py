@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A metric that lies outside the total, such as the sleep between two turns of a task."""
+"""A metric outside the total, such as the sleep between two turns of a task."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The areas of the flight recorder: which of their records are whole, and in which order."""
+"""The areas of the flight recorder: which records are whole, and in which order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ assert _RECORD.size == _SIZE
 
 
 def area(written: int, room: int = _ROOM, **others: int) -> bytes:
-    """As so many records left it, each of which ended at ten times its number; `others` have another number."""
+    """Make an area after this many records, each of which ended at ten times its number. `others` replaces numbers."""
     rows = [_RECORD.pack(0, 0)] * min(written, room)
     for number in range(written):
         rows[number % room] = _RECORD.pack(10 * number, others.get(f"r{number}", number + 1))
@@ -24,7 +24,7 @@ def area(written: int, room: int = _ROOM, **others: int) -> bytes:
 
 
 def whole(raw: bytes, before: int, after: int, at: int = 0) -> tuple[Whole, list[int]]:
-    """And the numbers of its records, by their ends."""
+    """Return what is whole of a copied area, and the numbers of its records."""
     found = _whole(memoryview(raw).cast("I")[_SIZE // 4 - 1 :: _SIZE // 4], at, _ROOM, before, after)
     rows = [
         _RECORD.unpack_from(raw, place * _SIZE) for begin, count in found.runs for place in range(begin, begin + count)
@@ -41,7 +41,7 @@ def test_the_last_ones_are_there_the_oldest_first(written: int) -> None:
 
 
 def test_what_may_have_been_overwritten_while_it_was_copied_is_left_out() -> None:
-    """The numbers of the copy are all right: only the second look at the head tells."""
+    """All numbers in the copy are right; only the second reading of the head shows it."""
     assert whole(area(21), 21, 24)[1] == [16, 17, 18, 19, 20]
     assert whole(area(21), 21, 40)[1] == []
     assert whole(area(8), 8, 9)[0].wrapped
@@ -81,7 +81,7 @@ def test_cpus_share_the_memory() -> None:
 
 @pytest.mark.parametrize(("free", "fits"), [(400, True), (399, False)])
 def test_there_must_be_room_for_a_dump_as_well(monkeypatch: pytest.MonkeyPatch, free: int, fits: bool) -> None:
-    """Of the memory that is free a quarter is left."""
+    """A quarter of the free memory stays free."""
     monkeypatch.setattr(memory, "room", lambda: memory.Room(free << 20, "the cgroup /a"))
     takes = "a recorder does not fit that takes 100 MiB of the kernel's memory, and a dump of it 200 MiB for a moment"
     assert does_not_fit(100 << 20) == ("" if fits else f"{takes}: the cgroup /a has {free} MiB free")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which programs are loaded for a flow's hooks, on kernels that are made of Python."""
+"""Which programs are loaded for a flow's hooks, on kernels made of Python."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from wptrace.tools import doctor
 
 
 class Btf:
-    """Types by their names, in the order of their ids; those of a module come after the kernel's."""
+    """Types by name, numbered in order; those of a module follow the kernel's."""
 
     def __init__(
         self, functions: tuple[str, ...] = (), tracepoints: tuple[str, ...] = (), base: Btf | None = None
@@ -61,7 +61,7 @@ class Program:
 
 
 class Kernel:
-    """A kernel that refuses these ways, and the fate of the objects that were opened."""
+    """A kernel that refuses some programs, and counts what becomes of the objects that are opened."""
 
     def __init__(self, **sections: str) -> None:
         self.sections = sections
@@ -249,7 +249,7 @@ def test_where_no_function_can_be_observed_all_of_them_are_given_up_at_once(mach
     assert ways(found) == {"end": ("end_tp_btf",), "pair": ("leave_raw_tp", "enter_raw_tp")}
     assert set(found.attempts.refused) == every
     assert found.attempts.refused["more_fentry"] == "this kernel takes no fentry and fexit programs"
-    # What is refused at the load already is not tried with all the others.
+    # If the load refused one already, the others are not tried.
     assert kernel.opened == (1 if at == "load" else 2)
 
 
@@ -322,7 +322,7 @@ def test_what_btf_tells_of_a_target(section: str, found: bool, monkeypatch: pyte
 
 
 def test_functions_of_modules_take_more_than_the_kernels_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """libbpf may not look for them, so a trial would fail with all that is in the object."""
+    """libbpf is not allowed to look for them, so a trial of the whole object would fail."""
     kernel = Btf(("there",), ())
     monkeypatch.setattr(targets, "vmlinux", lambda: kernel)
     monkeypatch.setattr(targets, "module", {"driver": Btf(("in_driver",), ("of_driver",), kernel)}.get)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop around a flow: intervals, ends, and what is cleaned up."""
+"""The loop around a flow: intervals, ends, and the cleanup."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SECOND = 1_000_000_000
 
 
 class Fake(Flow):
-    """Finishes one request at each look."""
+    """A flow that finishes one request at each read."""
 
     name = "fake"
     kinds = verdict_kinds = (KIND,)
@@ -67,7 +67,7 @@ class Fake(Flow):
         return Snapshot(int(self.clock.now * SECOND), books, cells, sized({SDA_READ: 512 * self.reads}), OVERHEAD)
 
     def grow(self, seconds: float) -> None:
-        """Add a request on each read, with more time in the device once that is slow."""
+        """Add a request, which takes longer once the flow is slow."""
         device = 2 if seconds < self.slow_after else 20
         for name, value in (("queue", 1), ("device", device), ("total", 1 + device)):
             self.cell[name].add(value)
@@ -168,7 +168,7 @@ def interrupt() -> None:
 
 
 def test_several_flows_have_reports_of_their_own(clock: Time) -> None:
-    """All are attached before any output has a start, and all are detached before one is summed up."""
+    """All attach before any output gets a start, and all detach before any summary."""
     reported: list[str] = []
     flows = [Fake(clock, reported), Fake(clock, reported)]
     outputs = [Collected(reported), Collected(reported)]
@@ -228,7 +228,7 @@ def test_without_an_interval_there_is_a_summary_alone(world: World) -> None:
 
 @pytest.mark.parametrize("interval_s", [None, 3600.0, 1e9])
 def test_counters_are_read_before_they_can_wrap(world: World, interval_s: float | None) -> None:
-    """Buckets have 32 bits: at ten million requests a second they are full after seven minutes."""
+    """Buckets have 32 bits, which ten million requests a second fill in seven minutes."""
     world.clock.at(1000.0, interrupt)
     world.run(interval_s, None)
     assert max(world.clock.waits) <= 60.0
@@ -242,7 +242,7 @@ def test_long_intervals_are_kept(world: World) -> None:
 
 
 def test_intervals_do_not_drift(world: World) -> None:
-    """A report that takes its time does not move the next one."""
+    """A slow report does not delay the next one."""
     slow = world.output.interval
 
     def interval(report: Report) -> None:
@@ -293,7 +293,7 @@ def test_all_is_cleaned_up_when_the_flow_cannot_start(world: World, monkeypatch:
     assert world.reported == ["close", "output close"]
 
 
-# --- What is in flight ----------------------------------------------------------------------------------------
+# --- In flight ------------------------------------------------------------------------------------------------
 
 
 def test_what_is_stuck_is_reported_before_each_interval(world: World) -> None:
@@ -489,7 +489,7 @@ def test_a_look_that_is_too_early_does_not_count() -> None:
 
 
 def test_hours_take_no_more_memory_than_minutes(clock: Time) -> None:
-    """All that the loop keeps, without what a flow and an output keep."""
+    """Everything that the loop keeps, without what a flow and an output keep."""
 
     def traced(seconds: float) -> int:
         world = World(clock)
@@ -572,7 +572,7 @@ def test_a_pipe_whose_reader_left_ends_a_real_wait(monkeypatch: pytest.MonkeyPat
     read, write = os.pipe()
     os.close(read)
     try:
-        world.run(5.0, 1, watch=write)  # an interval, if it went unnoticed
+        world.run(5.0, 1, watch=write)  # unless it goes unnoticed, an interval
     finally:
         os.close(write)
     assert [report.kind for report in world.output.reports] == ["summary"]
@@ -583,7 +583,7 @@ def test_a_pipe_whose_reader_left_ends_a_real_wait(monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
-    """After any test the signals of this process are as before."""
+    """Restore the signal handlers of this process after each test."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
     before = {number: signal.getsignal(number) for number in numbers}
     yield
@@ -603,7 +603,7 @@ def test_a_signal_asks_for_the_end_and_wakes(number: signal.Signals) -> None:
         os.kill(os.getpid(), number)
         assert stop.asked
         assert readable(stop.fd)
-        # A second signal means not to wait.
+        # A second signal ends the process at once.
         assert signal.getsignal(number) is signal.SIG_DFL
 
 

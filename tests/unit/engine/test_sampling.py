@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Distributions of all from those of a sample."""
+"""Distributions of all objects from those of a sample."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def of(*values: int) -> Distribution:
 
 
 class Cell:
-    """Count as the kernel would."""
+    """A cell that counts as the kernel does."""
 
     def __init__(self) -> None:
         self.timed = Distribution()
@@ -36,7 +36,7 @@ def whole_of(sampling: Sampling, cell: Cell) -> Distribution:
     return whole[SDA]["total"]
 
 
-# --- Scaling one ------------------------------------------------------------------------------------------------------
+# --- Scaling one distribution -----------------------------------------------------------------------------------------
 
 
 values = st.lists(st.integers(0, 1 << 45), max_size=60)
@@ -68,7 +68,7 @@ def test_whole_numbers_scale_exactly(found: list[int], factor: int) -> None:
     assert made.percentile(50) == one.percentile(50) or one.percentile(50) in (one.min, one.max)
 
 
-# --- Time after time --------------------------------------------------------------------------------------------------
+# --- Several reads ----------------------------------------------------------------------------------------------------
 
 
 def test_what_was_never_sampled_is_handed_through() -> None:
@@ -78,7 +78,7 @@ def test_what_was_never_sampled_is_handed_through() -> None:
 
 
 def test_phases_have_the_weights_that_they_had() -> None:
-    """All of the fast ones were timed, and one in ten of the slow ones."""
+    """All of the fast objects were timed, and one in ten of the slow ones."""
     sampling, cell = Sampling(), Cell()
     cell.count([100] * 50)
     assert whole_of(sampling, cell).count == 50
@@ -88,7 +88,7 @@ def test_phases_have_the_weights_that_they_had() -> None:
     assert whole.sum == 50 * 100 + 50 * 9000
     assert whole.percentile(50) < 110
     assert whole.percentile(51) > 8000
-    # And all again.
+    # Now all are timed again.
     cell.count([100] * 100)
     whole = whole_of(sampling, cell)
     assert (whole.count, whole.sum) == (200, 150 * 100 + 50 * 9000)
@@ -118,7 +118,7 @@ def test_the_count_is_exact_after_every_look(found: list[tuple[list[int], int]])
         assert whole.count == (cell.timed.count + cell.untimed if cell.timed.count else 0)
         assert sum(whole.buckets) == whole.count
         assert (whole.min, whole.max) == (cell.timed.min, cell.timed.max)
-        # It only grows: differences are never negative.
+        # Counts only grow, so differences are never negative.
         assert whole.delta(before).count >= 0
         before = whole.copy()
 

@@ -16,7 +16,7 @@ from wptrace.model.report import Event, Report
 
 
 class Windows:
-    """A report at each turn, of what came since the last."""
+    """A consumer with a report of each window."""
 
     def __init__(self, trace: Trace, step: float) -> None:
         self._trace, self._step = trace, step
@@ -64,7 +64,7 @@ def test_each_consumer_has_windows_of_its_own(session: Session, clock: Time) -> 
     play(session, clock, 20.0)
     assert [report.duration_ns for report in often.reports[:-1]] == [2_000_000_000] * 10
     assert [report.duration_ns for report in seldom.reports[:-1]] == [5_000_000_000] * 4
-    # Both end with the same moment.
+    # Both end at the same moment.
     assert often.finished == seldom.finished
     assert often.reports[-1].book.finished == seldom.reports[-1].book.finished
     assert sum(report.bytes for report in often.reports[:-1]) == sum(report.bytes for report in seldom.reports[:-1])
@@ -94,7 +94,7 @@ def test_one_that_comes_late_has_a_window_from_then_on(session: Session, clock: 
 
     clock.at(2.5, ask)
     play(session, clock, 4.0)
-    # Whoever asks in between gets what is there then, not what was read at the last turn.
+    # A snapshot in between shows the counts of that moment, not those of the last turn.
     assert between[0].book.finished == 1
     assert first.finished == first.reports[-1].book.finished - 1 == 6
 

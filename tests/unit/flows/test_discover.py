@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flows against their objects, which must have been built: `make objects`."""
+"""Flows against their objects, which `make objects` has to build first."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_flow_is_complete(flow: type[Flow]) -> None:
     assert all("." in name for field in flow.fields for name in field.names)
 
 
-# What the name of a program ends in, and how it attaches.
+# How programs attach, by the suffix of their names.
 ENDINGS = {
     "_tp_btf": "tp_btf",
     "_raw_tp": "raw_tp",
@@ -102,7 +102,7 @@ def test_every_program_of_a_hook_is_in_the_object(flow: type[Flow], hook: Hook, 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_doctor_tries_programs_that_there_are(arch: str) -> None:
     _, btf = parsed("features", arch)
-    # Of probes in programs it makes its own.
+    # Programs for probes in programs are generated.
     assert all(btf.find(name, Func) is not None for name in set(_FEATURES) - set(_IN_PROGRAMS))
 
 

@@ -58,7 +58,7 @@ def ended(length: int = 20 * MS, end: int = 100 * MS, **what: Any) -> Any:
 
 
 class Symbols:
-    """Instead of the kernel's."""
+    """A stand-in for the kernel's symbols."""
 
     def refresh(self) -> None:
         pass
@@ -74,7 +74,7 @@ def cell(ticked: int = 0, finished: int = 0, causes: tuple[int, ...] = (0,) * 5)
 
 @pytest.fixture
 def flow(monkeypatch: pytest.MonkeyPatch) -> IrqoffFlow:
-    """A flow that runs on two CPUs, without a kernel: its object is made up, `cells` can be set."""
+    """A flow on two CPUs without a kernel: its object is made up, and `cells` can be set."""
     monkeypatch.setattr(irqoff, "KernelSymbols", Symbols)
     monkeypatch.setattr(irqoff, "wall_offset_ns", lambda: 1000 * MS)
     monkeypatch.setattr(cpus, "online", lambda: [0, 1])
@@ -126,7 +126,7 @@ def test_what_an_nmi_saw_inside_is_better(flow: IrqoffFlow) -> None:
 
 def test_a_cpu_that_does_not_tick_is_in_flight(flow: IrqoffFlow) -> None:
     now = time.monotonic_ns()
-    # The first one's tick is ahead: however long this test takes, it is not late.
+    # The first CPU's tick is in the future, so it is not late however slow the test is.
     set_cells(flow, cell(now + 600_000 * MS, finished=3), cell(now - 5000 * MS))
     book = flow.snapshot().books[REQUESTS]
     assert (book.started, book.finished, book.in_flight) == (4, 3, 1)
@@ -170,14 +170,14 @@ def test_a_cpu_that_came_is_watched(flow: IrqoffFlow, monkeypatch: pytest.Monkey
     monkeypatch.setattr(cpus, "online", lambda: [0, 1, 2])
     flow._since = {0: 100, 1: 100, 3: 100}
     assert flow._loaded
-    # 0 never moved, 1 came back, 2 is new, 3 went, 4 has not come yet.
+    # CPU 0 never moved, 1 came back, 2 is new, 3 went away, 4 is not online yet.
     flow._loaded.obj.maps["moves"] = {0: 0, 1: 200, 2: 300, 3: 400, 4: 500}  # type: ignore[index]
     flow.events()
     assert watched == [1, 2]
 
 
 def test_a_cpu_that_is_just_coming_is_watched_later(flow: IrqoffFlow, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is online before perf gives it events."""
+    """It is online before perf allows events on it."""
     refusals = [errno.ENODEV, errno.EMFILE]
 
     def refuse(_: object, cpu: int) -> None:
@@ -217,7 +217,7 @@ class Program:
 def counter(
     flow: IrqoffFlow, monkeypatch: pytest.MonkeyPatch, how: str, samples: int, nmis: int
 ) -> tuple[str, Program]:
-    """The notes on a counter that ran so often in the trial."""
+    """Return the notes on a counter with these results of a trial, and its program."""
     program = Program()
     attempts = Attempts(IrqoffFlow.hooks)
     attempts.chosen[irqoff._LOOKS] = Way((irqoff._LOOK,))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cells of the path flow that are read while programs count in them: whatever the moment, figures only grow."""
+"""Cells of the path flow, read while programs count in them: figures only grow, at any moment."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GROUP = OPERATION.group("sda", "write")
 
 
 class CellMap:
-    """One cell of one CPU, written a word at a time, in the order in which programs write it."""
+    """A cell of one CPU, written word by word in the order of the programs."""
 
     def __init__(self, counters: tuple[str, ...], stages: tuple[str, ...]) -> None:
         self.stages = stages
@@ -48,7 +48,7 @@ class CellMap:
         return memoryview(self.value_codec.struct.pack(*self.cell)) if key == 0 else None
 
     def count(self, **times: int) -> Iterator[None]:
-        """One operation: stages, and then the counters, as count_alone() and count_with_request() do."""
+        """Count an operation: stages first and then counters, as count_alone() and count_with_request() do."""
         for number, stage in enumerate(self.stages):
             value = times.get(stage, 0)
             if not value:
@@ -81,7 +81,7 @@ ONLY_STAGES = ("submit", "fs", *REQUEST_STAGES, "wakeup", "return", "total", "re
 
 
 class Path:
-    """The cells of operations, and those of operations with their only request."""
+    """The cells of operations, and of operations with their only request."""
 
     def __init__(self) -> None:
         self.op = CellMap(("finished", "failed", "bytes", "requests"), OP_STAGES)
@@ -115,7 +115,7 @@ def test_what_is_reported_only_grows_whenever_it_is_read(seed: int) -> None:
     running: list[Iterator[None]] = []
     made = {"op": 0, "only": 0}
     last: dict[str, Distribution] = {}
-    # One of each kind at most: a program that counts is not interrupted by itself.
+    # At most one of each kind, because no program interrupts itself.
     for _ in range(60):
         times = {name: chance.choice((0, 5, 300)) for name in ("submit", "fs", "queue", "device")}
         if chance.random() < 0.5:
@@ -133,7 +133,7 @@ def test_what_is_reported_only_grows_whenever_it_is_read(seed: int) -> None:
                 now = path.read_cells()
                 grew(now, last)
                 last = now
-        # What is left of one kind ends before the next one of it begins.
+        # The rest of one kind ends before the next one begins.
         for one in running:
             for _ in one:
                 pass
@@ -145,7 +145,7 @@ def test_what_is_reported_only_grows_whenever_it_is_read(seed: int) -> None:
 
 
 def test_a_stage_that_others_cannot_have_is_seen_before_the_operation_ends() -> None:
-    """A trace once ended on this: a wait for a journal was there, and its operation was not yet."""
+    """A trace once failed on this: the wait for a journal was there before its operation."""
     path = Path()
     for _ in path.only.count(fs=5, device=300, total=305, request=300):
         pass

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cells of sizes are added up over CPUs and reads, also where their counts wrap."""
+"""Cells of sizes are added up over CPUs and reads, even if their counts wrap."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ READ, FLUSH = REQUEST.group("sda", "read"), REQUEST.group("sda", "flush")
 
 
 class Layout:
-    # In another order than the C source has them: names decide.
+    # Not in the order of the C source: fields are found by name.
     fields = (
         "unplaced_bytes",
         "unplaced",
@@ -27,7 +27,7 @@ class Layout:
 
 
 class FakeMap:
-    """Two CPUs; a place is the sequential, the size and 1, and the random."""
+    """Two CPUs. A place has the sequential count, the size plus 1, and the random count."""
 
     value_codec = Layout()
 

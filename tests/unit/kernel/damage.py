@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files with a few bytes that nobody wrote."""
+"""Files with a few damaged bytes."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A /proc in a folder, in which every file that this process opens lies on the mount that the test says."""
+"""A /proc in a folder, in which each open file is on the mount that the test chooses."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-# Nobody opens more in a test.
+# No test opens more.
 DESCRIPTORS = 256
 
 
@@ -14,7 +14,7 @@ class Procfs:
         self.root = root
         (root / "self" / "fdinfo").mkdir(parents=True)
         (root / "self" / "ns").mkdir()
-        self.namespace("cgroup:[4026531835]")  # the one that a machine starts with
+        self.namespace("cgroup:[4026531835]")  # the first one of a machine
         self.lines: list[str] = []
 
     def mount(

@@ -23,7 +23,7 @@ class Sysfs:
         wbt: str | None = "75000",
         slaves: tuple[str, ...] = (),
     ) -> Path:
-        """A whole device; `wbt` None is a kernel without writeback throttling."""
+        """Add a whole disk. Without `wbt` the kernel has no writeback throttling."""
         folder = self._device(name, number, f"devices/{name}", size)
         (self.root / "block" / name).symlink_to(folder)
         (folder / "queue").mkdir()

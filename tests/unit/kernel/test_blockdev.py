@@ -32,7 +32,7 @@ def sysfs(tmp_path: Path) -> Sysfs:
 
 @pytest.fixture
 def stacks(sysfs: Sysfs) -> Sysfs:
-    """A mirror of a partition and a disk, a volume on it, and one that takes all of sda besides."""
+    """A mirror of a partition and a disk, a volume on it, and a volume on that and on whole disks."""
     sysfs.disk("md0", "9:0", queue=False, slaves=("sda2", "sdb"))
     sysfs.partition("md0p1", "md0", "259:7", 128, 500)
     sysfs.disk("dm-0", "253:0", queue=False, slaves=("md0",))
@@ -89,7 +89,7 @@ def test_names_and_numbers_are_resolved(stacks: Sysfs) -> None:
 
 
 def test_a_link_of_dev_is_enough(stacks: Sysfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service may have links, and not the devices."""
+    """A service may have links without the devices."""
     monkeypatch.setattr(blockdev, "DEV", tmp_path / "dev")
     (tmp_path / "dev" / "disk").mkdir(parents=True)
     link, other = tmp_path / "dev" / "disk" / "by-id", tmp_path / "dev" / "other"
@@ -129,7 +129,7 @@ def test_paths_that_are_no_block_device_are_refused(sysfs: Sysfs, tmp_path: Path
 
 @pytest.fixture
 def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A /dev in which every file is the device whose number stands in it: to make real ones takes root."""
+    """A /dev in which each file contains its device number, because real device nodes need root."""
     real = os.stat
 
     def fake(path: Any, **options: Any) -> Any:
@@ -151,7 +151,7 @@ def test_device_nodes_are_resolved_by_their_number(tmp_path: Path, nodes: Path) 
     sysfs.disk("dm-300", "253:300", queue=False)
     sysfs.disk("cciss!c0d0", "104:0")
     (nodes / "sda1").write_text("8:1")
-    (nodes / "mapper/root").write_text("253:300")  # a minor over 255 is packed in two places by stat(2)
+    (nodes / "mapper/root").write_text("253:300")  # stat(2) stores a minor over 255 in two parts
     (nodes / "smart-array").write_text("104:0")
     (nodes / "by-label").symlink_to(nodes / "sda1")
     (nodes / "gone").write_text("7:7")
@@ -188,7 +188,7 @@ def test_requests_of_a_partition_of_a_stack_are_seen_below_the_stack(stacks: Sys
 
 
 def test_a_device_without_requests_is_an_error(sysfs: Sysfs) -> None:
-    """Tracing it would show nothing for ever."""
+    """Tracing it would never show anything."""
     sysfs.disk("zram0", "252:0", queue=False)
     with pytest.raises(UsageError, match="zram0 has no queue of requests") as caught:
         list(blockdev.requests_of("zram0", sysfs.root))
@@ -294,7 +294,7 @@ def test_a_disk_covers_its_partitions_and_no_others(sysfs: Sysfs) -> None:
 
 
 def test_every_device_by_its_number(stacks: Sysfs) -> None:
-    stacks.disk("nvme0c0n1", None)  # a path of a multipath disk: it has no number
+    stacks.disk("nvme0c0n1", None)  # a path of a multipath disk, without a number
     assert blockdev.numbers(stacks.root) == {
         SDA: "sda",
         kernel_dev(8, 1): "sda1",
@@ -310,7 +310,7 @@ def test_every_device_by_its_number(stacks: Sysfs) -> None:
 
 
 def test_layers_are_devices_that_are_made_of_others(stacks: Sysfs) -> None:
-    # A multipath of dm has a queue, and what it is made of may be one that has none.
+    # A dm multipath has a queue, even if it is on a disk without one.
     stacks.disk("dm-2", "253:2", slaves=("dm-0",))
     assert blockdev.layers(stacks.root) == ["dm-0", "md0", "dm-1"]
     assert list(blockdev.layers_of("dm-1", stacks.root)) == ["dm-1", "dm-0", "md0"]
@@ -330,7 +330,7 @@ def test_what_comes_and_goes_is_a_change_and_so_is_the_look_after_it(sysfs: Sysf
     assert not changes
     hidden = sysfs.disk("nvme0c1n1", None)
     assert [bool(changes) for _ in range(3)] == [True, True, False]
-    # Another number, or another size.
+    # Another number or another size.
     partitions.write_text("   8  16  1000 sda\n")
     assert [bool(changes) for _ in range(3)] == [True, True, False]
     (sysfs.root / "block" / hidden.name).unlink()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of cgroups by their ids, in folders made like a hierarchy."""
+"""Names of cgroups by id, in folders like a hierarchy."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_one_that_was_removed_is_asked_for_first(tmp_path: Path, hierarchy: Path
 
 
 def test_a_container_knows_the_root_of_the_host(tmp_path: Path, hierarchy: Path) -> None:
-    """Seen from its cgroup namespace the root is above; as the roots of cgroups, that of sysfs has the inode 1."""
+    """The cgroup namespace shows that the root is above. The root of cgroups has inode 1, as that of sysfs."""
     of_host, of_part = names(tmp_path / "a", Path("/sys"), "/../.."), names(tmp_path / "b", hierarchy, "/..")
     of_host.gone = of_part.gone = lambda _number: "/gone"
     assert of_host.of(7) == "/gone"
@@ -80,7 +80,7 @@ def test_a_container_knows_the_root_of_the_host(tmp_path: Path, hierarchy: Path)
 
 @pytest.mark.parametrize("asked", [2, 3, 4])
 def test_one_that_is_removed_meanwhile_has_its_name(tmp_path: Path, hierarchy: Path, asked: int) -> None:
-    """Its directory is gone when the folders are read, and its removal is not written yet when it is asked for."""
+    """Its directory is gone when the folders are read, and its removal is not recorded yet when it is asked for."""
     found = names(tmp_path, hierarchy)
     answers = iter([""] * (asked - 1) + ["/brief"])
     found.gone = lambda _number: next(answers)

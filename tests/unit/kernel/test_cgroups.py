@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cgroups in folders: where a path lies is what the false mountinfo says."""
+"""Cgroups in folders; a made-up mountinfo says where they are mounted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def proc(tmp_path: Path) -> Procfs:
 
 @pytest.fixture
 def tree(tmp_path: Path, proc: Procfs) -> Path:
-    """The hybrid layout of systemd: v2 and some hierarchies of v1."""
+    """The hybrid layout of systemd: v2 and some v1 hierarchies."""
     root = tmp_path / "cgroup"
     for name in ("unified/system.slice/a:b", "memory/system.slice/x", "memory/memory", "cpu,cpuacct/x", "systemd/x"):
         (root / name).mkdir(parents=True)
@@ -59,7 +59,7 @@ def test_a_directory_of_v2(proc: Procfs, tree: Path) -> None:
 
 
 def test_a_path_below_the_root_of_v2(proc: Procfs, tree: Path) -> None:
-    """As /proc/PID/cgroup and systemd-cgls tell it."""
+    """As in /proc/PID/cgroup and systemd-cgls."""
     path = tree / "unified" / "system.slice"
     for text in ("system.slice", "/system.slice", "system.slice/"):
         assert found(proc, UNIFIED, text) == expected(path, 1, None)

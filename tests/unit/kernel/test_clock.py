@@ -19,7 +19,7 @@ from wptrace.kernel.clock import clock_seconds, clock_time, realtime_error_ns, s
 
 @pytest.fixture(autouse=True)
 def nepal() -> Iterator[None]:
-    """A zone that is off by 5 h 45 min: UTC taken for local time shows."""
+    """A time zone with an offset of 5 h 45 min, in which UTC cannot be mistaken for local time."""
     with zone("NPT-5:45"):
         yield
 
@@ -53,7 +53,7 @@ def test_of_some_looks_the_shortest_one_counts(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_kernel_says_how_wrong_the_time_of_day_is() -> None:
-    """Nobody keeps the clock of a machine without a network right."""
+    """The clock of a machine without a network is not synchronised."""
     found = realtime_error_ns()
     assert found is None or 0 <= found < 16 * 10**9
 
@@ -80,7 +80,7 @@ def test_a_clock_of_another_machine_is_found_by_its_name(tmp_path: Path, monkeyp
     (tmp_path / "ptp0").mkdir()
     (tmp_path / "ptp0/clock_name").write_text("a card\n")
     assert time_below() is None
-    # It is called so, and no device of that name is there.
+    # It has the name, but there is no such device.
     (tmp_path / "ptp9999").mkdir()
     (tmp_path / "ptp9999/clock_name").write_text("KVM virtual PTP\n")
     assert time_below() is None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ELF files made up here, also such as nobody means well with."""
+"""Made-up ELF files, including hostile ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.kernel.damage import damaged
 from wptrace.kernel.elf_functions import Functions, functions
 
 ADDRESS = 0x400000
-# Of the segment in the file: what an address is more than its place.
+# The offset of the segment in the file.
 CODE = 0x1000
 SYMBOLS, NAMES = 2, 3
 
@@ -28,7 +28,7 @@ def elf(
     names_size: int | None = None,
     type: int = 2,  # noqa: A002 - as the symbols have it
 ) -> bytes:
-    """A file with a segment of code and these symbols: the place of the name, address and size."""
+    """Build a file with a segment of code and symbols of name offset, address and size."""
     table = b"".join(struct.pack("<IBBHQQ", name, type, 0, 1, value, size) for name, value, size in symbols)
     at = 64 + 56
     header = struct.pack(
@@ -65,7 +65,7 @@ def test_what_is_no_such_file_has_none(tmp_path: Path, data: bytes) -> None:
 
 
 def test_many_symbols_may_share_a_long_name(tmp_path: Path) -> None:
-    """It would be there once for each of them."""
+    """The name would be stored once for each of them."""
     data = elf([(0, ADDRESS + number, 1) for number in range(20_000)], b"x" * (1 << 20))
     tracemalloc.start()
     try:

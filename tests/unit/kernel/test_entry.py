@@ -33,7 +33,7 @@ def test_the_handler_is_left_out(entry: list[str]) -> None:
 
 
 def test_of_nested_interrupts_the_inner_one_is_left_out() -> None:
-    """A softirq at the end of an interrupt ran when the timer came."""
+    """A softirq at the end of an interrupt was running when the timer came."""
     stack = [
         *HANDLER,
         "asm_sysvec_apic_timer_interrupt+0x1a",

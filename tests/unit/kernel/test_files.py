@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that root writes: whatever another user has put there is refused."""
+"""Files that root writes: what other users have put there is refused."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_ours_are_written(tmp_path: Path, kind: str) -> None:
 @ROOT
 @pytest.mark.parametrize("kind", ["file", "pipe"])
 def test_those_of_others_are_refused(tmp_path: Path, kind: str) -> None:
-    """A pipe would not even have to be read: opening it would wait."""
+    """Even opening a pipe would block."""
     path = tmp_path / "one"
     os.mkfifo(path) if kind == "pipe" else path.write_text("kept")
     os.chown(path, NOBODY, NOBODY)
@@ -103,7 +103,7 @@ def test_what_the_system_refuses_is_one_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["pipe", "socket", "lease"])
 def test_what_would_be_waited_for_is_not_read(tmp_path: Path, what: str) -> None:
-    """A process may have anything as its descriptor where an image of a guest is expected."""
+    """A process may have any file as its descriptor where a guest's image is expected."""
     path = tmp_path / "one"
     with ExitStack() as stack:
         if what == "pipe":
@@ -112,7 +112,7 @@ def test_what_would_be_waited_for_is_not_read(tmp_path: Path, what: str) -> None
             stack.enter_context(socket.socket(socket.AF_UNIX)).bind(os.path.relpath(path))
         else:
             file = stack.enter_context(path.open("w"))
-            # Who opens it waits until it is given up, for 45 s at the most.
+            # An open() waits for the end of the lease, 45 s at most.
             fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
             stack.callback(signal.signal, signal.SIGIO, signal.signal(signal.SIGIO, signal.SIG_IGN))
         with pytest.raises(OSError, match=r"Invalid argument|temporarily unavailable"):

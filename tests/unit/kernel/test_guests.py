@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who runs guests, and the images of their disks, by a folder like /proc. What stands there is others' to choose."""
+"""Processes that run guests and the images of their disks, in a folder like /proc, whose contents are not trusted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PID = 4711
 
 
 class Procs:
-    """Each process has a name, a command line, and descriptors that lead to files of the test."""
+    """Processes with a name, a command line, and descriptors of files of the test."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who has descriptors of BPF objects, in a folder made like /proc."""
+"""Processes with descriptors of BPF objects, in a folder like /proc."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wptrace.kernel.holders import Process, held, is_wptrace
 class Procs:
     def __init__(self, root: Path) -> None:
         self.root = root
-        (root / "sys").mkdir()  # what is not a process
+        (root / "sys").mkdir()  # not a process
 
     def process(self, pid: int, comm: str, *words: str) -> None:
         folder = self.root / str(pid)

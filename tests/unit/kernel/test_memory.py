@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much memory may still be taken: by folders made like /proc and the cgroups."""
+"""How much memory is available, in folders like /proc and the cgroups."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_tightest_limit_counts_also_one_above(proc: Path, tmp_path: Path) ->
     assert room(proc, tmp_path / "cgroup") == Room(800 * _KIB, "the cgroup /system/one.service")
     limited(tmp_path / "cgroup" / "system", str(700 * _KIB), 200 * _KIB)
     assert room(proc, tmp_path / "cgroup") == Room(500 * _KIB, "the cgroup /system")
-    # It may be above its limit for a moment.
+    # Usage may exceed the limit for a moment.
     limited(tmp_path / "cgroup" / "system", str(100 * _KIB), 200 * _KIB)
     assert room(proc, tmp_path / "cgroup") == Room(0, "the cgroup /system")
 

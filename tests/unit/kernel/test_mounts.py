@@ -106,7 +106,7 @@ def test_the_kernel_tells_its_own_inode_number_where_it_can(proc: Procfs, tmp_pa
 
 
 def test_a_mount_that_is_not_seen_leaves_the_number_of_stat(proc: Procfs, tmp_path: Path) -> None:
-    """As below /proc/PID/root of a container."""
+    """As with paths below /proc/PID/root of a container."""
     proc.mount(7, "8:1", "/", "ext4", "/dev/sda1", "rw")
     proc.opens_on(70)
     found = mounts.find(str(tmp_path), proc.root)
@@ -252,7 +252,7 @@ def test_an_overlay_lies_where_it_is_written_to(proc: Procfs, tmp_path: Path) ->
     proc.mount(7, "0:74", "/e", "overlay", "overlay", "ro,lowerdir+=/var/lib/x,lowerdir+=/low")
     proc.mount(8, "0:75", "/shm", "tmpfs", "tmpfs", "rw")
     proc.mount(9, "0:76", "/f", "overlay", "overlay", "rw,lowerdir=/low,upperdir=/shm/up,workdir=/shm/w")
-    # Mounted over the disk that the overlays above lie on.
+    # Mounted over the path on which the overlays above are.
     proc.mount(10, "8:32", "/var/lib", "ext4", "/dev/sdc", "rw")
     found = mounts.block_devices(proc.root, sysfs.root)
     assert {dev & 0xFFFFF: name for dev, name in found.items() if not dev >> 20} == {
@@ -271,7 +271,7 @@ def test_block_devices_of_this_machine_are_in_sysfs() -> None:
 
 
 def test_nothing_is_mounted_or_it_cannot_be_known(tmp_path: Path) -> None:
-    """That something was, tests of the kernel show."""
+    """Tests of the kernel show that real mounts are noticed."""
     proc = Procfs(tmp_path)
     proc.mount(1, "8:0", "/a", "ext4", "/dev/sda", "rw")
     for place in (proc.root, tmp_path / "nothing"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of pods and containers, from folders as kubelet, docker and podman have them."""
+"""Names of pods and containers, from folders of kubelet, docker and podman."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_docker_and_podman_say_it_in_their_state(tmp_path: Path) -> None:
 
 
 def machine(folder: Path) -> tuple[Procfs, Sysfs]:
-    """Volumes on a disk, on a partition and on a stack of two, and mounts that are none."""
+    """Volumes on a disk, on a partition and on a stack of two, and other mounts."""
     proc, sys = Procfs(folder / "proc"), Sysfs(folder / "sys")
     sys.disk("sda", "8:0")
     sys.partition("sda1", "sda", "8:1", 10, 100)
@@ -92,7 +92,7 @@ def test_volumes_by_where_they_are_mounted(tmp_path: Path) -> None:
         Volume("sdb", "pvc-1", UID),
     ]
     assert volumes(proc.root, sys.root) == expected
-    # Those of the host, where they can be seen.
+    # The host's mounts, if they can be seen.
     (proc.root / "1").mkdir()
     (proc.root / "1" / "mountinfo").write_text("1 1 8:16 / / rw - ext4 /dev/sdb rw\n")
     assert volumes(proc.root, sys.root) == []

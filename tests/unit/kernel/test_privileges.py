@@ -14,7 +14,7 @@ ADMIN, RESOURCE, PERFMON, BPF = 1 << 21, 1 << 24, 1 << 38, 1 << 39
 
 def status(folder: Path, mask: int) -> Path:
     path = folder / "status"
-    # The other sets are full: only the effective one counts.
+    # All other sets are full: only the effective one counts.
     path.write_bytes(
         b"Name:\tpython3\nUmask:\t0022\nCapInh:\t000001ffffffffff\nCapPrm:\t000001ffffffffff\n"
         + f"CapEff:\t{mask:016x}\n".encode()

@@ -8,7 +8,7 @@ import pytest
 from wptrace.kernel import procfs
 
 PACKAGE = Path(procfs.__file__).parent
-# All that str.splitlines takes for the end of a line, and what bytes.splitlines does.
+# Everything that str.splitlines or bytes.splitlines takes for the end of a line.
 ENDS = ["\r", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
 
 
@@ -28,5 +28,5 @@ def test_a_field(tmp_path: Path) -> None:
 
 
 def test_no_text_of_the_kernel_is_split_at_more() -> None:
-    """`splitlines` of text, and of bytes, ends a line where the owner of a name wants it to end."""
+    """With `splitlines` of text or bytes, the owner of a name could end a line anywhere."""
     assert [path.name for path in PACKAGE.glob("*.py") if "splitlines(" in path.read_text()] == []

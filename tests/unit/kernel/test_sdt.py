@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Static probes of programs; the programs are made up here."""
+"""Static probes of made-up programs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def note(
 
 
 def program(notes: bytes, base: int = 0, size: int | None = None, other: bytes = b".names") -> bytes:
-    """With a segment of code, one of data, and a section with these notes."""
+    """Build a program with a segment of code, one of data, and a section with these notes."""
     at = 64 + 2 * 56
     names_at = at + len(notes)
     header = struct.pack(

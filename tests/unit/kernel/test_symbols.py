@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel symbols from files made like /proc/kallsyms and /proc/modules."""
+"""Kernel symbols from files like /proc/kallsyms and /proc/modules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from wptrace.kernel import symbols as module
 from wptrace.kernel.symbols import UNKNOWN, KernelSymbols, code, shown
 
-# In no order, as modules stand behind the kernel, with data between the functions.
+# Not sorted, because modules follow the kernel; there is data between the functions.
 KALLSYMS = """\
 ffffffff81000000 T _text
 ffffffff81000100 t read_it
@@ -41,12 +41,12 @@ def symbols(proc: Path) -> KernelSymbols:
         (0xFFFFFFFF81000000, "_text"),
         (0xFFFFFFFF810000FF, "_text"),
         (0xFFFFFFFF81000100, "read_it"),
-        (0xFFFFFFFF81000210, "read_it"),  # data is not a function
+        (0xFFFFFFFF81000210, "read_it"),  # data is no function
         (0xFFFFFFFF81000300, "weak_one"),
         (0xFFFFFFFFC0100050, "nvme_irq"),
         (0xFFFFFFFFC0200001, "ext4_read"),
         (0xFFFFFFFF80FFFFFF, UNKNOWN),
-        (0xFFFFFFFFA0000000, UNKNOWN),  # far behind the last one
+        (0xFFFFFFFFA0000000, UNKNOWN),  # far after the last one
         (0, UNKNOWN),
     ],
 )
@@ -72,7 +72,7 @@ def test_a_kernel_that_hides_addresses(proc: Path) -> None:
 def test_symbols_are_read_anew_when_a_module_came(proc: Path) -> None:
     found = symbols(proc)
     (proc / "kallsyms").write_text("ffffffff81000000 T changed\n")
-    (proc / "modules").write_text(MODULE.format(7))  # only in use more often
+    (proc / "modules").write_text(MODULE.format(7))  # only the use count has changed
     found.refresh()
     assert found.name(0xFFFFFFFF81000000) == "_text"
     (proc / "modules").write_text(MODULE.format(7) + "xfs 1 0 - Live 0xffffffffc0300000\n")

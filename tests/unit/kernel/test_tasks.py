@@ -14,7 +14,7 @@ from wptrace.kernel import tasks
 
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
-    """A process of two threads; /proc answers for both, but lists only the first."""
+    """A process of two threads; /proc has files of both, but lists only the first."""
     for tid in (41, 42):
         (tmp_path / str(tid)).mkdir()
         (tmp_path / str(tid) / "status").write_bytes(f"Name:\tx\nTgid:\t41\nPid:\t{tid}\n".encode() + b"\xff\n")
@@ -109,7 +109,7 @@ def test_the_process_of_a_thread(proc: Path) -> None:
 
 
 def test_another_namespace_has_other_tasks_by_the_same_ids(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs report the machine's ids, which /proc of a container does not know."""
+    """Programs report the machine's ids, which /proc of a container does not have."""
     (proc / "41" / "comm").write_text("fio\n")
     assert tasks.namespace(proc) == 0
     assert (tasks.leader_of(42, proc), tasks.name_of(41, proc)) == (41, "fio")
@@ -118,7 +118,7 @@ def test_another_namespace_has_other_tasks_by_the_same_ids(proc: Path, monkeypat
     place.touch()
     assert tasks.namespace(proc) == place.stat().st_ino
     assert (tasks.leader_of(42, proc), tasks.name_of(41, proc)) == (42, "")
-    # The machine's own has a number of its own (PROC_PID_INIT_INO).
+    # The initial namespace has a well-known inode (PROC_PID_INIT_INO).
     monkeypatch.setattr(tasks, "_FIRST_NAMESPACE", place.stat().st_ino)
     assert tasks.namespace(proc) == 0
     assert tasks.name_of(41, proc) == "fio"
@@ -135,7 +135,7 @@ def test_children_are_those_that_it_started(proc: Path) -> None:
 
 
 def test_descendants_are_of_any_generation(proc: Path) -> None:
-    """Also where what is read of them at several moments is a circle."""
+    """Even if they seem to be a circle, because they were read at different moments."""
     for pid, parent in ((50, 41), (60, 50), (61, 60), (70, 71), (71, 70), (72, 70)):
         (proc / str(pid)).mkdir()
         (proc / str(pid) / "status").write_text(f"PPid:\t{parent}\n")
@@ -152,5 +152,5 @@ def test_the_end_of_a_process_is_seen_once() -> None:
     assert not watched.has_just_ended()
     assert watched.ended
     watched.close()
-    # It was waited for.
+    # It has been waited for.
     assert tasks.Watched(one.pid).ended

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Symbols of this very process, whose code tells where it lies, and of processes made of files."""
+"""Symbols of this process, whose code shows where it is mapped, and of made-up processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wptrace.kernel import user_symbols
 from wptrace.kernel.symbols import UNKNOWN
 from wptrace.kernel.user_symbols import ProcessSymbols, Region, regions
 
-# By its name: with None an executable that is linked to a fixed place has a function's address in its own table.
+# By its name: a non-PIE executable would resolve a function to its own PLT.
 LIBC = ctypes.CDLL("libc.so.6")
 SIZE = 0x1000000
 
@@ -58,24 +58,24 @@ def process(proc: Path, lines: str | bytes) -> ProcessSymbols:
 
 
 def line(start: int, path: str, access: str = "r-xp", offset: int = 0, file: str | Path = "") -> str:
-    """Of the file at `path`, or of `file`, which the process sees there."""
+    """Make a line of maps for the file at `path`, or for `file`, which the process sees there."""
     dev, inode = 0, 0
     with suppress(OSError):
-        found = os.stat(file or path)  # noqa: PTH116 - of both kinds
+        found = os.stat(file or path)  # noqa: PTH116 - either may be a string
         dev, inode = found.st_dev, found.st_ino
     place = f"{os.major(dev):02x}:{os.minor(dev):02x} {inode}"
     return f"{start:x}-{start + SIZE:x} {access} {offset:08x} {place} {path}\n"
 
 
 def in_memory(proc: Path, start: int, path: str | Path) -> None:
-    """The target of /proc/PID/map_files."""
+    """Make a link of /proc/PID/map_files."""
     (proc / "7" / "map_files").mkdir(parents=True, exist_ok=True)
     (proc / "7" / "map_files" / f"{start:x}-{start + SIZE:x}").symlink_to(path)
 
 
 @pytest.fixture
 def patience() -> Iterator[None]:
-    """For what may open a pipe that nobody writes."""
+    """Fail after a while, because a test may open a pipe without a writer."""
 
     def end(*unused: Any) -> None:
         raise AssertionError("it hangs")
@@ -88,7 +88,7 @@ def patience() -> Iterator[None]:
 
 
 def test_the_file_is_the_one_that_the_process_sees(tmp_path: Path) -> None:
-    """In a container it has another root; what has no table is shown by its place in the file."""
+    """A container has another root. A file without symbols is shown by the offset in it."""
     region = library()
     root = tmp_path / "7" / "root"
     (root / "lib").mkdir(parents=True)
@@ -119,7 +119,7 @@ def test_the_mapped_file_is_opened_where_it_is_not_at_its_path_any_more(tmp_path
 
 
 def test_a_path_leads_to_the_mapped_file_or_to_nothing(tmp_path: Path) -> None:
-    """Where map_files may not be followed, or the process has ended, somebody may have put another file there."""
+    """If map_files cannot be followed, or the process has exited, another file may be at the path by now."""
     region = library()
     root = tmp_path / "7" / "root"
     root.mkdir(parents=True)
@@ -142,7 +142,7 @@ def test_a_path_leads_to_the_mapped_file_or_to_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("patience")
 def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:
-    """A process may unlink its binary and put a pipe or a link where its maps say that it was."""
+    """A process may unlink its binary and put a pipe or a link in its place."""
     root = tmp_path / "7" / "root"
     root.mkdir(parents=True)
     pipe = root / "pipe (deleted)"
@@ -188,7 +188,7 @@ def test_a_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_tables_of_all_files_have_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that were used last are kept."""
+    """The most recently used tables are kept."""
     monkeypatch.setattr(user_symbols, "_tables", OrderedDict())
     region = library()
     copies = [str(shutil.copy(region.path, tmp_path / f"copy{number}.so")) for number in range(3)]

@@ -71,7 +71,7 @@ def test_modules_are_built_for_all_guests() -> None:
 def test_another_machine_has_another_compiler() -> None:
     compiler, recipe = modules._tools(matrix.find("6.12-arm64"))
     assert compiler[0] == "ARCH=arm64"
-    # What make calls is in the packages.
+    # The tools that make calls are in the packages.
     assert [word for word in compiler if word.startswith("CC=")] == ["CC=aarch64-linux-gnu-gcc-16"]
     assert "gcc-16-aarch64-linux-gnu" in recipe.packages
     assert recipe != modules._tools(matrix.find("6.12"))[1]

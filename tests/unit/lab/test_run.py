@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs of tests/run.py: which tests are in them, what runs once more, what is said of them."""
+"""Jobs of tests/run.py: their tests, their retries, and the reports about them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests import run
 from tests.lab.matrix import KERNELS
 from tests.run import Job, Queue, Result
 
-# Fails or dies in the given number of runs, with these tests, and with this exit code. Seven others pass.
+# Fails or dies in the first runs, with these tests and this exit code. Seven other tests pass.
 SCRIPT = """
 import os, pathlib, sys
 folder, failing_runs, code, *what = sys.argv[1:]
@@ -80,7 +80,7 @@ def test_what_passes_runs_once_and_tells_what_it_took(tmp_path: Path) -> None:
 
 
 def test_what_fails_has_failed(tmp_path: Path) -> None:
-    """Once more it might pass: a race of ours passes now and then."""
+    """A retry might pass, because a race passes now and then."""
     result = run.run(job(tmp_path, 1, *TESTS))
     assert (result.code, result.passed, result.failed) == (1, 7, 2)
     assert runs(tmp_path) == 1
@@ -122,7 +122,7 @@ def test_a_guest_of_one_cpu_that_died_has_failed(tmp_path: Path) -> None:
 
 
 def test_jobs_share_no_temporary_folder(tmp_path: Path) -> None:
-    """A file that one of them leaves is in nobody's way, and does not stay."""
+    """A file that a job leaves is in no other job's way, and is removed."""
     script = "import os, pathlib, sys; folder = pathlib.Path(os.environ['PYTEST_DEBUG_TEMPROOT']); " + (
         "left = list(folder.iterdir()); (folder / 'left').mkdir(); open(sys.argv[1], 'a').write(f'{folder} {left}\\n')"
     )
@@ -172,13 +172,13 @@ def test_guests_wait_for_what_they_need_and_the_longest_is_first(monkeypatch: py
     monkeypatch.setattr(run, "run", run_job)
     queue = Queue([Job("lint", ()), Job("5.10", (), kernel="5.10"), Job("6.12", (), kernel="6.12")], {})
     queue.work()
-    # What runs here waits for nothing.
+    # Jobs without a guest do not wait.
     assert [name for name in order if name != "lint"] == ["prepare ['5.10', '6.12']", "6.12", "5.10"]
     assert order.count("lint") == 1
 
 
 def test_beside_the_guests_runs_what_does_not_mind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of guests whose clock is the machine's there are never more than CPUs."""
+    """At most one guest for each CPU runs on the real clock."""
     jobs = [Job(name, (), kernel="6.12") for name in ("a", "b", "c")]
     jobs += [Job(f"{name}-icount", (), kernel="6.12", timed=True) for name in "ab"] + [Job("lint", ())]
     together: list[set[str]] = []
@@ -225,7 +225,7 @@ sys.exit(int(code))
 
 
 def collected(kernel: str) -> dict[str, list[str]]:
-    """Marks by test, as they are collected on a kernel."""
+    """Collect the marks of tests on a kernel."""
     environment = {name: value for name, value in os.environ.items() if name != "WPTRACE_LAB_KERNEL"}
     environment.update({"WPTRACE_LAB_KERNEL": kernel} if kernel else {})
     command = [sys.executable, "-c", COLLECT]
@@ -241,7 +241,7 @@ def takes(job: Job, test: str, marks: list[str]) -> bool:
 
 @pytest.fixture(scope="module")
 def tests() -> Mapping[str, dict[str, list[str]]]:
-    """By kernel; that of the guests have what all have."""
+    """Tests by kernel. Kernels of guests collect the same tests."""
     return {kernel: collected(kernel) for kernel in ("", run.ONE)}
 
 
@@ -255,7 +255,7 @@ def test_each_test_is_in_a_job(tests: Mapping[str, dict[str, list[str]]]) -> Non
     for test, marks in tests[""].items():
         assert takes(here, test, marks) or any(takes(job, test, marks) for job in every), test
     for test, marks in tests[run.ONE].items():
-        # Whatever its marks are, it runs somewhere.
+        # Whatever its marks, each test is in some job.
         assert takes(here, test, marks) or any(takes(job, test, marks) for job in every), test
         assert sum(takes(job, test, marks) for job in one) == ("icount" in marks or {"guest", "one_kernel"} <= {*marks})
         for kernel, some in wanted.items():

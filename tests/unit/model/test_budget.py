@@ -26,7 +26,7 @@ histories = st.lists(st.tuples(costs, gaps), max_size=200)
 
 
 def decided(history: Sequence[tuple[float, int]], steps: int = STEPS) -> list[tuple[int, float, int, int]]:
-    """(when, cost, decision, steps shed then) of each look."""
+    """Return (when, cost, decision, steps shed by then) of each look."""
     policy, now, found = Policy(LIMIT, steps), 0, []
     for cost, gap in history:
         now += gap
@@ -122,7 +122,7 @@ def test_a_moment_of_more_cost_begins_the_wait_anew() -> None:
 @settings(deadline=None)
 @given(st.lists(st.floats(0, 0.1), min_size=STEPS + 1, max_size=STEPS + 1), st.sampled_from([1, 2, 5]))
 def test_a_steady_load_does_not_make_it_flap(savings: list[float], pace: int) -> None:
-    """Each step saves something. However little that leaves between the two thresholds, the waits double."""
+    """Each step saves something. However little room that leaves between the thresholds, the waits double."""
     levels = [sum(savings[shed:]) for shed in range(STEPS + 1)]
     policy = Policy(LIMIT, STEPS)
     returns = []
@@ -152,7 +152,7 @@ def test_after_a_long_good_time_the_wait_is_short_again() -> None:
         assert policy.decide(TIGHT, now) == 1
         while policy.decide(CALM, now) == 0:
             now += SECOND
-    # The wait was 40 s; it has been good for longer than three of them.
+    # The wait was 40 s, and the cost was low for more than three times as long.
     now += 121 * SECOND
     assert policy.decide(TIGHT, now) == 1
     policy.decide(CALM, now)
@@ -172,7 +172,7 @@ def test_what_cannot_come_back_stays_and_all_before_it() -> None:
     policy.keep()
     assert policy.shed == 2
     assert policy.decide(CALM, 10**15) == policy.decide(CALM, 10**16) == 0
-    # The last one is still free to go and come.
+    # The last step can still be shed and restored.
     assert policy.decide(TIGHT, 2 * 10**16) == 1
     policy.decide(CALM, 3 * 10**16)
     assert policy.decide(CALM, 4 * 10**16) == -1
@@ -186,9 +186,9 @@ def test_what_cannot_come_back_stays_and_all_before_it() -> None:
 @pytest.mark.parametrize(
     ("cost", "busy", "elapsed", "expected"),
     [
-        # Of what the CPUs did.
+        # A share of what the CPUs did.
         (50, 1000, 500, 0.05),
-        # Of a CPU's time, where they did less: a task that waits for a device is slowed as well.
+        # A share of one CPU's time if they did less, because a task that waits for a device is slowed as well.
         (50, 10, 1000, 0.05),
         (0, 0, 0, 0.0),
     ],
@@ -216,7 +216,7 @@ def test_the_mean_of_what_was_measured() -> None:
     assert found.worst == pytest.approx(0.07)
 
 
-# --- What it tells ----------------------------------------------------------------------------------------------------
+# --- Report -----------------------------------------------------------------------------------------------------------
 
 
 def change(at: int, kind: Saving, shed: bool, one_in: int = 0) -> Change:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Short names of cgroups, from paths as systemd, docker, podman, containerd and CRI-O make them."""
+"""Short names of cgroups, from paths of systemd, docker, podman, containerd and CRI-O."""
 
 from __future__ import annotations
 

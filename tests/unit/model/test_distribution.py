@@ -13,7 +13,7 @@ from wptrace.model.distribution import BEYOND, SLOTS, Distribution, bounds, inde
 
 examples = settings(max_examples=60, deadline=None)
 
-# Spread over the powers of two, not over the numbers, or nearly all would be huge.
+# Uniform in powers of two: otherwise nearly all values would be huge.
 values = st.integers(0, 42).flatmap(lambda bits: st.integers(0, (1 << bits) - 1))
 samples = st.lists(values, max_size=60)
 percents = st.one_of(st.sampled_from([0, 0.1, 1, 25, 50, 90, 95, 99, 99.9, 99.99, 100]), st.floats(0, 100))
@@ -118,7 +118,7 @@ def test_percentiles_do_not_fall(numbers: list[int], one: float, other: float) -
 
 def test_nearest_rank() -> None:
     assert [rank_of(percent, 4) for percent in (0, 25, 25.1, 50, 75, 99.9, 100)] == [1, 1, 2, 2, 3, 4, 4]
-    # 99.9 as a binary fraction is a little more than 99.9.
+    # 99.9 as a float is a little more than 99.9.
     assert rank_of(99.9, 1000) == 999
     assert rank_of(99.99, 10_000) == 9999
 
@@ -234,7 +234,7 @@ def test_when_the_extremes_of_an_interval_are_known() -> None:
 
 
 def test_a_bucket_that_shrank_adds_nothing_and_is_counted() -> None:
-    """No figure of the kernel ends a trace."""
+    """A wrong figure of the kernel must not end a trace."""
     recent = of([1, 2]).delta(of([3]))
     assert (recent.count, recent.buckets[1], recent.buckets[2], recent.buckets[3], recent.shrunk) == (2, 1, 1, 0, 1)
     recent = of([1]).delta(of([1, 1]))
@@ -250,7 +250,7 @@ def test_a_bucket_that_shrank_adds_nothing_and_is_counted() -> None:
     "values", [[1_000_000, 1_100_000], [7, 900], [0, 0], [5, 5], [1_000_000, 1_010_000], [123_456_789], [1 << 40, 3]]
 )
 def test_the_deviation_of_two_values_is_that_of_the_extremes(values: list[int]) -> None:
-    """Within a bucket both would stand in its middle."""
+    """Both values could be in the same bucket, whose middle says nothing."""
     made = of(values)
     estimated = Distribution()
     estimated.add_counts(made.buckets, made.count, made.sum, made.min, made.max, None)

@@ -23,7 +23,7 @@ def test_runs_are_those_of_the_interval() -> None:
     assert (activity.ts_ns, activity.duration_ns) == (7 * SECOND + 11, 2 * SECOND)
     assert [(usage.program.id, usage.runs, usage.run_ns) for usage in activity.programs] == [
         (1, 200, 20_000_000),
-        (4, 3, 30),  # loaded meanwhile: all of it
+        (4, 3, 30),  # loaded meanwhile, so all of it counts
         (2, 0, 0),
     ]
     busiest, _, idle = activity.programs

@@ -67,13 +67,13 @@ def test_interference_lies_inside_and_what_lies_outside_does_not() -> None:
 
 
 def test_kinds_that_say_the_same_are_one() -> None:
-    """One that a capture has and one of a flow, whoever comes first."""
+    """Equal kinds of a capture and of a flow are the same object, whichever comes first."""
     again = Kind("request", NOUN, list(LABELS), [THROTTLE, QUEUE, DEVICE_STAGE], [HARDIRQ, SLEEP])
     assert again is REQUEST
 
 
 def test_a_kind_has_the_counters_that_any_of_its_like_declares() -> None:
-    """A capture of an earlier version has none."""
+    """That of an earlier version's capture has none."""
     made = Kind("write", NOUN, LABELS, sized=True)
     assert [one.name for one in made.counters] == ["bytes"]
     merged = CounterField("merged", "another one went with it")
@@ -104,7 +104,7 @@ def test_constants_are_fields_of_every_group() -> None:
 
 
 def test_numbers_that_found_no_row_are_no_text() -> None:
-    """So that a key of JSON has one type, or none."""
+    """A JSON key has a value of one type or null."""
     labels = [Label("cpu", CPU), Label("nr", kind.NUMBER), Label("rw", "enum")]
     group = Kind("object", NOUN, labels, [QUEUE], nested=True).group("(rest)", "(rest)", "(rest)")
     assert group.fields == {"labels": {"cpu": None, "nr": None, "rw": "(rest)"}}

@@ -37,7 +37,7 @@ def test_what_happens_to_what_is_not_over_has_a_row() -> None:
 def test_where_nothing_happened_there_is_no_row() -> None:
     cells, _ = since(snapshot_of(3, asked=5), snapshot_of(3, asked=5))
     assert cells == {}
-    # How many bytes those had that are over, and were not timed, is nothing that happened.
+    # Changes of these counters alone are not worth a row.
     cells, _ = since(snapshot_of(3, **{BYTES: 8, UNTIMED: 1}), snapshot_of(3))
     assert cells == {}
 
@@ -46,7 +46,7 @@ OWNED = KINDS[COMM][2]
 
 
 def owners(folded: dict[str, int] | None = None, **times: int) -> Snapshot:
-    """So many of each."""
+    """Make a snapshot with this many objects of each owner."""
 
     def group(name: str) -> Group:
         return OWNED.group("sda", "read", OTHERS if name == "others" else Comm(name))
@@ -60,15 +60,15 @@ def owners(folded: dict[str, int] | None = None, **times: int) -> Snapshot:
 @pytest.mark.parametrize(
     ("earlier", "now", "grown"),
     [
-        # What dd had is what the others have, and was there before.
+        # The others have got dd's counts, which are not new.
         (owners(dd=100, others=5), owners({"dd": 1}, others=107), {"others": 2}),
         (owners(dd=100), owners({"dd": 1}, others=100), {}),
-        # It came back, with less or more than it had.
+        # It came back, with less or more than it had before.
         (owners(dd=100, others=5), owners({"dd": 1}, dd=3, others=105), {"dd": 3}),
         (owners(dd=100, others=5), owners({"dd": 1}, dd=300, others=105), {"dd": 300}),
-        # As often as it did.
+        # It left and came back again.
         (owners({"dd": 1}, dd=3, others=105), owners({"dd": 2}, dd=4, others=108), {"dd": 4}),
-        # It came and went in between.
+        # It came and left in between.
         (owners(others=5), owners({"dd": 1}, others=9), {"others": 4}),
         # A capture does not say who left.
         (owners(dd=100, others=5), owners(others=107), {"others": 2}),
@@ -79,7 +79,7 @@ def test_owners_that_left_are_among_the_others(earlier: Snapshot, now: Snapshot,
     cells, counters = since(now, earlier)
     assert {str(group.values[-1]): stages["total"].count for group, stages in cells.items()} == grown
     assert {str(group.values[-1]): counts[BYTES] // 512 for group, counts in counters.items()} == grown
-    # Neither of the two is changed.
+    # Both snapshots are unchanged.
     assert all(stages["total"].count for one in (earlier, now) for stages in one.cells.values())
 
 
@@ -105,5 +105,5 @@ def test_who_stays_idle_costs_no_look_into_it_when_others_leave(monkeypatch: pyt
 
     monkeypatch.setattr(Distribution, "delta", delta)
     assert since(second, first) == ({}, {})
-    # That of the others, who have as much as before.
+    # Only that of the others, who have as much as before.
     assert looked == [100]

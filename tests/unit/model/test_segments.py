@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From when to when something was in its stages, and what is said where only sums are known."""
+"""When something was in each of its stages, and what is shown if only sums are known."""
 
 from __future__ import annotations
 

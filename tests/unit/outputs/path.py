@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results as a flow hands them out that follows whole operations, from the system call to the device and back."""
+"""Results of a flow that follows whole operations, from the system call to the device and back."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ WRITEBACK = Kind(
     sized=True,
 )
 KINDS = (OPERATION, HIT, REQUEST, WRITEBACK)
-# Nanoseconds of one usual operation.
+# Nanoseconds of a usual operation.
 USUAL = {
     "fs": 9 * US,
     "throttle": 0,
@@ -70,12 +70,12 @@ USUAL = {
 
 
 def spread(middle: int, count: int) -> list[int]:
-    """Values around the middle, a few of them far above."""
+    """Make values around the middle, with a few far above it."""
     return [middle * (50 + step % 101) // 100 + (middle * 8 if step % 97 == 96 else 0) for step in range(count)]
 
 
 def cell(names: Iterable[str], count: int, scale: float = 1.0, extra: Iterable[str] = ()) -> dict[str, Distribution]:
-    """Distributions of so many alike, in these stages, which add up to the total."""
+    """Make distributions of similar operations in these stages, which add up to the total."""
     values = {name: spread(int(USUAL[name] * scale), count) for name in names}
     found = {name: distribution(ones) for name, ones in values.items()}
     for name in extra:
@@ -96,7 +96,7 @@ def hits(count: int = 4000) -> dict[str, Distribution]:
 
 
 def cells(dev: str = "nvme0n1", interference: bool = False) -> dict[Group, dict[str, Distribution]]:
-    """Of everything something."""
+    """Make some cells of each kind."""
     extra = INTERFERENCES if interference else ()
     return {
         OPERATION.group(dev, "read"): operations(500, extra=extra),
@@ -172,7 +172,7 @@ def operation(kind: Kind = OPERATION, dev: str = "nvme0n1", **changes: Any) -> E
 
 
 def in_time(**changes: Any) -> Event:
-    """One that waited twice, for a request each, with its stretches and requests as `--segments` tells them."""
+    """Make an operation with two waits, for a request each, and its segments and requests (`--segments`)."""
     event = operation(requests=2, **changes)
     halves = [(name, ns // 2) for _ in range(2) for name, ns in USUAL.items() if ns]
     found, at = [], 0
@@ -192,7 +192,7 @@ def child(handed_ns: int, seen_ns: int) -> Child:
 
 
 def request(**changes: Any) -> Event:
-    """A block request that no operation waits for."""
+    """Make a block request without an operation."""
     names = ("pid", "tid", "comm", "cgroup", "sector", "bytes", "rwbs", "maj_min", "clock", "cpus", "error")
     fields = {name: operation().fields[name] for name in names}
     stages = {name: USUAL[name] for name in BLOCK}
@@ -206,7 +206,7 @@ def waiting(age_ns: int = 12 * SECOND, kind: Kind = OPERATION, **changes: Any) -
 
 
 def incident(event: Event, **changes: Any) -> Incident:
-    """It was queued behind a backup, which had made others slow before."""
+    """Make an incident: the operation was queued behind a backup, which had slowed others down before."""
     queued_ns = event.start_ns + USUAL["fs"]
     under_way = [
         UnderWay("backup[812]", "write", 30, 30 << 20, 12, 4, 4 << 20),

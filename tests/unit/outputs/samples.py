@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results as a flow would hand them out."""
+"""Results as a flow returns them."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ OVERHEAD = Overhead(1_400_000, 1000, 250_000_000, 30 << 20, 3 << 20, 17)
 PLAIN = Wanted()
 MS = 1_000_000
 SECOND = 1_000 * MS
-# 2023-11-14 22:13:20 UTC
+# 2023-11-14 22:13:20 UTC.
 NOON = 1_700_000_000 * SECOND
 
-# What a kernel may hand out as a name: escape codes, ends of lines, bytes that are no UTF-8, turned text.
+# Names that a kernel may report: escape codes, newlines, invalid UTF-8, right-to-left text.
 HOSTILE = [
     "\x1b[31mred\x1b[0m",
     "a\nb",
@@ -108,14 +108,14 @@ class Tty(io.StringIO):
 
 
 class Keys:
-    """A keyboard that nobody touches."""
+    """A keyboard without input."""
 
     def close(self) -> None:
         pass
 
 
 def play(output: Output, *results: Any) -> None:
-    """A whole trace: each result goes where it belongs."""
+    """Pass the results of a trace to an output."""
     for one in results:
         if isinstance(one, Start):
             output.start(one)
@@ -129,14 +129,14 @@ def play(output: Output, *results: Any) -> None:
 
 
 def written(view: View, *results: Any) -> list[str]:
-    """The lines of text that it makes of them."""
+    """Return the lines of text that a view makes of the results."""
     stream = io.StringIO()
     play(TextOutput(stream, view), *results)
     return stream.getvalue().splitlines()
 
 
 def reported(*results: Any, wanted: Wanted = PLAIN) -> list[dict[str, Any]]:
-    """The same as JSON."""
+    """Return the results as JSON lines."""
     stream = io.StringIO()
     play(NdjsonOutput(stream, wanted), *results)
     return [json.loads(line) for line in stream.getvalue().splitlines()]

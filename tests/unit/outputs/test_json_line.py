@@ -18,7 +18,7 @@ from wptrace.outputs.json_line import encoded
         ("a\udcffb", r"a\xffb"),
         ("\udc80\U0001f600", "\\x80\U0001f600"),
         (r"C:\udo", r"C:\udo"),
-        # Of no byte: a forged capture may have them.
+        # No byte decodes to this, but a forged capture may have it.
         ("\ud800", "\ufffd"),
         ("a\udc00", "a\ufffd"),
         ('\x00\x1b\n"', '\x00\x1b\n"'),
@@ -33,6 +33,6 @@ def test_names(name: str, reported: str) -> None:
 
 @given(st.binary(max_size=20))
 def test_every_parser_takes_a_line(name: bytes) -> None:
-    """All that Python reads can be written as UTF-8, also a surrogate."""
+    """Any string of Python can be written as UTF-8, even with a surrogate."""
     (reported,) = json.loads(encoded({"name": os.fsdecode(name)})).values()
     reported.encode()

@@ -128,9 +128,9 @@ def test_csv_has_the_fields_of_json_and_every_stage() -> None:
     assert {name: operation[f"{name}_ns"] for name in path.NAMES} == {name: str(ns) for name, ns in path.USUAL.items()}
     assert (operation["largest"], hit["largest"]) == ("device", "")
     assert operation["total_ns"] == str(sum(path.USUAL.values()))
-    # What one does not have is empty.
+    # Fields that a record lacks are empty.
     assert (request["path"], request["fs_ns"], operation["unattributed_ns"]) == ("", "", "")
-    # Stages of kinds that have no events have no column.
+    # There are no columns for stages of kinds without events.
     assert "dirty_ns" not in operation
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log that is rotated, moved away, and on a disk that is full."""
+"""A log that is rotated, moved away, or on a full disk."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_it_continues_a_file_that_is_there(tmp_path: Path) -> None:
 def test_it_is_rotated_before_it_grows_too_large_and_the_oldest_goes(tmp_path: Path) -> None:
     log = LogFile(tmp_path / "log", largest=10, kept=2)
     for number in range(8):
-        log.write([f"{number:04}"])  # two of five bytes each in a file
+        log.write([f"{number:04}"])  # two of five bytes each fit into a file
     log.close()
     assert contents(tmp_path) == {"log": "0006\n0007\n", "log.1": "0004\n0005\n", "log.2": "0002\n0003\n"}
 
@@ -49,7 +49,7 @@ def test_its_files_are_their_owners_alone(tmp_path: Path) -> None:
 
 
 def test_one_that_cannot_be_rotated_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No line is lost for it, nothing older goes in vain, and it is tried again when it has grown by as much again."""
+    """No line is lost and no old file goes in vain. It is tried again after the log has grown by as much again."""
     log = LogFile(tmp_path / "log", largest=10, kept=2)
     for number in range(5):
         log.write([f"{number:04}"])
@@ -62,7 +62,7 @@ def test_one_that_cannot_be_rotated_goes_on(tmp_path: Path, monkeypatch: pytest.
             raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
         return replace(path, target)
 
-    # As for a file that can be appended to alone (chattr +a).
+    # As with an append-only file (chattr +a).
     monkeypatch.setattr(Path, "replace", refused)
     for number in range(5, 11):
         log.write([f"{number:04}"])

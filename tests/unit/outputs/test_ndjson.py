@@ -22,7 +22,7 @@ SDA_READ = group("sda")
 
 
 def written(*results: Any) -> list[dict[str, Any]]:
-    """Return the output, each line parsed on its own."""
+    """Return the output, each line parsed by itself."""
     stream = io.StringIO()
     play(NdjsonOutput(stream, PLAIN), *results)
     text = stream.getvalue()
@@ -159,7 +159,7 @@ def books() -> st.SearchStrategy[Book]:
 
 
 def numbers(value: Any, key: str = "") -> list[tuple[str, Any]]:
-    """Every number in a line by its key."""
+    """Return all numbers of a line with their keys."""
     if isinstance(value, dict):
         return [found for name, item in value.items() for found in numbers(item, name)]
     if isinstance(value, list):
@@ -196,14 +196,14 @@ def test_a_cause_that_is_lost_and_noted_keeps_both() -> None:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_come_through(name: str) -> None:
     lines = written(start(dev=[name], notes=[name]), request(dev=name), report({group(name): cell([1], [2])}))
-    # Bytes that are no UTF-8 are named: a parser may refuse the surrogates that Python has for them.
+    # Invalid UTF-8 is escaped, because parsers may refuse the surrogates that Python has for it.
     reported = r"\xff\x80" if name == "\udcff\udc80" else name
     assert lines[0]["filters"]["dev"] == lines[0]["notes"] == [reported]
     assert lines[1]["dev"] == lines[2]["rows"][0]["dev"] == reported
 
 
 class Unbuffered(io.StringIO):
-    """Knows how many characters the reader of the pipe has got."""
+    """A stream that knows how many characters have reached the reader of the pipe."""
 
     arrived = 0
 
@@ -236,7 +236,7 @@ def test_every_line_leaves_at_once_but_requests_in_batches() -> None:
 
 
 def test_names_without_end_take_no_more_memory() -> None:
-    """Threads come and go all day long."""
+    """Threads come and go all day."""
 
     class Null(io.StringIO):
         def write(self, text: str) -> int:

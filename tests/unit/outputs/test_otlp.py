@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of OTLP, as opentelemetry-proto reads them; figures from the values themselves."""
+"""Messages of OTLP, decoded by opentelemetry-proto; figures are computed from the values."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ READ = {"device": "sda", "operation": "read", "kind": "request"}
 
 
 def texts(attributes: Any) -> dict[str, Any]:
-    """Each name once, with a value of its type."""
+    """Return attributes as values of their types; each name is there once."""
     found = {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in attributes}
     assert len(found) == len(attributes)
     return found
 
 
 def decoded(made: Otlp, *snapshots: Snapshot, process: Process = PROCESS, at: int = NOW) -> dict[Any, Any]:
-    """Metric and point by name and attributes; no point is there twice."""
+    """Decode metrics and points by name and attributes; no point is there twice."""
     found: dict[Any, Any] = {}
     for message in made.metrics(snapshots, process, at):
         request = metrics_pb2.ExportMetricsServiceRequest.FromString(message.body)
@@ -75,7 +75,7 @@ def made(*sources: Source, resource: Mapping[str, str] | None = None) -> Otlp:
 
 
 def edges(point: Any, at: int) -> tuple[float, float]:
-    """Lower and upper edge of the bucket at a place, as the protocol defines them."""
+    """Return the edges of a bucket as the protocol defines them."""
     base = 2.0 ** (2.0**-point.scale)
     return base ** (point.positive.offset + at), base ** (point.positive.offset + at + 1)
 
@@ -94,7 +94,7 @@ def test_count_sum_and_buckets_are_those_of_the_distribution() -> None:
     assert metric.exponential_histogram.aggregation_temporality == 2
     assert (point.start_time_unix_nano, point.count, point.zero_count) == (START, found.count, values(1).count(0))
     assert point.sum == pytest.approx(found.sum / 1e9)
-    # Each bucket of ours, but the one of zeros, has its middle in the bucket that has its count.
+    # The middle of each of our buckets but zero's is in the exported bucket that has its count.
     wanted = [0] * LENGTH
     for low, high, count in found.filled():
         if low:
@@ -121,7 +121,7 @@ def test_no_value_is_further_outside_of_its_bucket_than_the_page_says(unit: str,
 
 
 def test_all_histograms_of_a_unit_have_the_same_buckets_so_that_they_can_be_added() -> None:
-    """Whatever is in them, and the sum of two is the histogram of both."""
+    """No matter what is in them; the sum of two is the histogram of both."""
     one, other = distribution(values(2)), distribution([5, 1 << 40])
     both = one.copy()
     both.merge(other)
@@ -144,7 +144,7 @@ def test_where_each_value_is_known_it_is_in_its_own_bucket() -> None:
     filled = {edges(point, at): count for at, count in enumerate(point.positive.bucket_counts) if count}
     for size, count in sizes.items():
         if size:
-            # Not by its edges, which are rounded: 4096 is on one, and belongs to the bucket below it.
+            # Edges are rounded. 4096 is on one, and belongs to the bucket below it.
             at = 8 * math.log2(size)
             place = math.ceil(at) - 1 - OFFSET
             assert filled[edges(point, place)] == count
@@ -178,7 +178,7 @@ def test_stages_are_sum_and_count_and_histograms_if_somebody_asks() -> None:
 
 
 def prometheus_name(metric: Any) -> str:
-    """By the rules of OpenTelemetry for Prometheus."""
+    """Return the name by OpenTelemetry's rules for Prometheus."""
     name = metric.name.replace(".", "_")
     unit = {"s": "seconds", "By": "bytes"}.get(metric.unit, "")
     name += f"_{unit}" if unit and unit not in name.split("_") else ""
@@ -186,7 +186,7 @@ def prometheus_name(metric: Any) -> str:
 
 
 def test_names_labels_and_values_are_those_for_prometheus() -> None:
-    """All of a flow with everything in it, and of the agent itself."""
+    """For all metrics of a flow, and of the agent itself."""
     counters = {kinds.REQUEST.group("sda", "read"): {"bytes": 4096, "merged": 3}}
     cells = {kinds.REQUEST.group("sda", "read"): {"total": distribution([3000]), "queue": distribution([1000])}}
     process = PROCESS._replace(deliveries=[Delivery("metrics", 5, {"queue_full": 7}, 100)])
@@ -222,7 +222,7 @@ def test_totals_are_cumulative_and_say_since_when() -> None:
 
 
 def test_the_series_of_an_owner_that_comes_later_says_when_it_began() -> None:
-    """One that leads from the start has everything since then; one that takes its place begins with the last time."""
+    """A series that exists from the start begins then; one that takes another's place begins with the last export."""
     operation = OWNED["cgroup"][0]
 
     def current(at: int, **totals: int) -> Snapshot:
@@ -242,7 +242,7 @@ def test_the_series_of_an_owner_that_comes_later_says_when_it_began() -> None:
     assert begins(first) == {"/a": START}
     later = current(NOW + SECOND, a=100, b=10_000)
     second = decoded(one, later, at=NOW + SECOND)
-    # Those of all others never end.
+    # The series of the others is always there.
     assert begins(second) == {"/b": NOW, "others": START}
     assert begins(decoded(one, later._replace(at_ns=NOW + 2 * SECOND), at=NOW + 2 * SECOND)) == begins(second)
     one.own(None)

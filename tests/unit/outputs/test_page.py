@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of a difference: what is drawn are the figures of both, and nothing runs in it."""
+"""The page of a difference: it draws the figures of both sides, and runs no scripts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HOSTILE = "</style><script>alert(1)</script>"
 
 
 class Balanced(HTMLParser):
-    """Every element that is begun ends."""
+    """A parser that checks that every element is closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ def test_a_waterfall_leads_from_a_to_b(found: Difference, text: str) -> None:
     assert (first[0], last[0]) == ("of-a area", "of-b area")
     assert last[2] / first[2] == pytest.approx(change.split.b_ns / change.split.a_ns, rel=0.02)
     (grown,) = [one for one in steps if one[0] == "up"]
-    # It begins where A ends, or where the stage before it did.
+    # It begins where A, or the stage before it, ends.
     assert grown[1] == pytest.approx(first[1] + first[2], abs=3)
     assert grown[1] + grown[2] == pytest.approx(last[1] + last[2], abs=3)
 

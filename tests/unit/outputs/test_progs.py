@@ -84,7 +84,7 @@ def test_a_screen_holds_what_fits(programs: int, maps: int, height: int) -> None
         assert listed == (programs, maps)
     elif programs and maps:
         assert min(listed) > 0
-    # It tells of all, also of what it does not list.
+    # The total includes programs that are not listed.
     assert found[0].split()[1] == str(programs)
 
 

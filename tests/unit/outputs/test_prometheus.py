@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text for Prometheus, as the parsers of its own Python client read it; figures from the values themselves."""
+"""Text for Prometheus, parsed by its own Python client; figures are computed from the values."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def source(*of: Kind, name: str = "io", missing: Mapping[str, str] | None = None
 
 
 def samples(families: Iterable[Any]) -> dict[Key, float]:
-    """No sample is there twice."""
+    """Return the samples; no sample is there twice."""
     found: dict[Key, float] = {}
     for family in families:
         for one in family.samples:
@@ -50,7 +50,7 @@ def samples(families: Iterable[Any]) -> dict[Key, float]:
 
 
 def of(metrics: Metrics, *snapshots: Snapshot) -> dict[Key, float]:
-    """Both forms say the same."""
+    """Return the samples, which are the same in both forms."""
     found = samples(classic(metrics.text(snapshots, PROCESS)))
     assert samples(openmetrics(metrics.text(snapshots, PROCESS, openmetrics=True))) == found
     return found
@@ -85,7 +85,7 @@ def test_a_histogram_has_the_values_below_each_power_of_two() -> None:
 
 
 def test_where_each_value_is_known_an_edge_has_its_own() -> None:
-    """A request of 4 KiB is in the bucket of 4 KiB: most have just that size."""
+    """A request of 4 KiB is in the bucket of 4 KiB, because most requests have such a size."""
     cells = {SIZES.group("sda", "read"): {"total": Tally({512: 1, 4096: 5, 4608: 2, 1 << 30: 1})}}
     found = of(Metrics([source(SIZES, name="size")]), snapshot(cells, sized({SIZES.group("sda", "read"): 999})))
     counts = {
@@ -146,7 +146,7 @@ def test_the_tracing_itself() -> None:
 
 
 def test_owners_tasks_and_paths_are_no_labels() -> None:
-    """Their rows are added up, or are those of a kind that is there without them."""
+    """Their rows are added up, or there are rows without them."""
     (turn, _), (owned, _, _) = TURNS["process"], OWNED["process"]
     cells = {turn.group(Task("fio", pid)): {"total": distribution([1000] * pid)} for pid in (1, 2, 3)}
     cells[owned.group("sda", "read", Task("fio", 1))] = {"total": distribution([1000])}
@@ -176,7 +176,7 @@ def test_there_is_an_end_to_the_number_of_series_and_none_is_lost() -> None:
     made = metrics.text([snapshot(cells)], PROCESS)
     assert made.count("_duration_seconds_count{") == 5001
     assert 'wptrace_io_duration_seconds_count{device="others",operation="others",kind="request"} 15000\n' in made
-    # Those that have a series keep it.
+    # Those that already have a series keep it.
     later = {group("new"): {"total": distribution([1])}, **cells}
     assert 'device="nbd7"' in (more := metrics.text([snapshot(later)], PROCESS))
     assert 'device="new"' not in more
@@ -236,7 +236,7 @@ def test_owners_are_labels_by_choice() -> None:
         for device, volume, namespace, pod in volumes:
             whose = {"namespace": namespace, "pod": pod}
             assert found[key("wptrace_volume_info", device=device, volume=volume, **whose)] == 1
-    # More of them by the same labels: what was counted goes on.
+    # More owners by the same labels: their series continue.
     metrics.own(Owners(("namespace", "pod"), lambda owner: ("ns", str(owner)), 5, lambda: volumes))
     assert of(metrics, current) == found
     metrics.stage_histograms = True

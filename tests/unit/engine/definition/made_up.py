@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kernel that was made up, with one of each thing that a definition can meet."""
+"""A made-up kernel with one of each thing that a definition can refer to."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SIGNED, _CHAR = 1 << 24, 2 << 24
 
 
 class Types:
-    """Types are numbered as they are made."""
+    """BTF types, numbered in the order in which they are added."""
 
     def __init__(self) -> None:
         self.all: list[Type] = [Void(0, "")]
@@ -44,7 +44,7 @@ class Types:
         return self.add(Ptr, "", to)
 
     def struct(self, name: str, size: int, *members: tuple[str, int, int] | tuple[str, int, int, int]) -> int:
-        """Of name, type, bit offset and, for bit fields, bits."""
+        """Add a struct of members: name, type, bit offset and, for bit fields, size in bits."""
         return self.add(
             Struct, name, size, [Member(*member) if len(member) == 4 else Member(*member, 0) for member in members]
         )
@@ -78,7 +78,7 @@ def kernel() -> Kernel:
         ("level", i32, 64),
         ("ancestors", t.add(Array, cgroup_pointer, u32, 0), 128),
     )
-    # The pointer above has the number of what was made after it.
+    # The pointer above refers to a type that was added after it.
     cgroup = next(entry.id for entry in t.all if entry.name == "cgroup")
     t.all[cgroup_pointer] = Ptr(cgroup_pointer, "", cgroup)
     css = t.struct("css_set", 16, ("dfl_cgrp", cgroup_pointer, 64))

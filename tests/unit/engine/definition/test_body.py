@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program of a point has of its body what the point uses, with what is constant there in its instructions."""
+"""The program of a point has the parts of its body that the point uses, with constants in its instructions."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_subprograms_come_behind_all_that_calls_them() -> None:
     code = code_with_key()
     code._add(assembler.CALL, 0, assembler.TO_SUBPROGRAM, 0, 2)
     code.exit()
-    code.set(1, 30)  # nothing leads here
+    code.set(1, 30)  # nothing jumps here
     code.set(1, 40)
     code.exit()
     assert joined(code) == ["call 2", "exit", "r1 = 40", "exit"]
@@ -138,7 +138,7 @@ def test_variables_that_stand_for_others() -> None:
 def test_other_numbers_stay() -> None:
     code = code_with_key()
     code.set(1, 0x77700011 << 32 | 1)
-    # As the number of a single instruction it is no mark.
+    # As an immediate of another instruction it is no mark.
     code.compute(assembler.ADD, 3, MARKS["flags"])
     code.exit()
     assert joined(code) == [f"r1 = {0x77700011 << 32 | 1} ll", f"r3 += {MARKS['flags']}", "exit"]

@@ -47,7 +47,7 @@ def attached(way: str = TP_BTF, keys: tuple[Recipe, ...] = (OBJECT,), **more: An
 
 
 def lines(attachment: Attachment, constants: emit.Constants | None = None, machine: str = "x86_64") -> list[str]:
-    """Without numbers of lines, what comes before a body that wants the key in R2."""
+    """Return the listing, without line numbers, of what precedes a body that takes the key in R2."""
     code = emit.front(attachment, constants or emit.Constants(3, 5, 10), 0, machine, 2)
     return [line.partition(": ")[2] for line in assembler.listing(code)]
 
@@ -66,7 +66,7 @@ def test_a_pointer_is_a_key_where_more_is_read() -> None:
 
 
 def test_a_number_as_a_key_has_bit_63() -> None:
-    """A free slot has the key 0, and so may a number. Nothing leaves early, so there is no exit."""
+    """0 marks a free slot, and a number may be 0. Nothing leaves early, so there is no exit."""
     assert lines(attached(keys=(NUMBER,))) == [
         "r6 = r1",
         "r7 = *(u64 *)(r6 +8)",
@@ -87,7 +87,7 @@ def test_a_key_of_parts() -> None:
 
 
 def key_of(parts: int, *values: int) -> int:
-    """Compute what these instructions make of the values of the parts."""
+    """Compute the key that the instructions make of these parts."""
     registers = {"r7": 0, "r9": 0, "r1": 0, "r2": 0}
     left = list(values)
     recipes = (Recipe(CPU), NUMBER)[2 - parts :]
@@ -104,7 +104,7 @@ def key_of(parts: int, *values: int) -> int:
 
 
 def test_keys_of_one_part_and_of_two_never_meet() -> None:
-    """A softirq of CPU 0 had the key of the CPU of its number."""
+    """A softirq of CPU 0 once had the same key as the CPU with its number."""
     alone = {key_of(1, number) for number in range(64)}
     pairs = {key_of(2, cpu, number) for cpu in range(64) for number in range(64)}
     assert (len(alone), len(pairs)) == (64, 64 * 64)
@@ -148,7 +148,7 @@ def test_memory_of_programs_is_copied_by_other_helpers() -> None:
 
 @pytest.mark.parametrize(("machine", "register"), [("x86_64", 80), ("aarch64", 0)])
 def test_any_register_of_a_program(machine: str, register: int) -> None:
-    """Of a narrow one the rest may be anything."""
+    """The upper bits of a narrow one are undefined."""
     value = Recipe(REGISTER, 152, signed=True, size=4)
     assert lines(attached(UPROBE, value=value))[1:4] == ["r7 = *(u64 *)(r6 +152)", "r7 <<= 32", "r7 s>>= 32"]
     found = lines(attached(URETPROBE, (Recipe(TASK, pointer=True),), value=Recipe(RETURNED)), machine=machine)
@@ -259,7 +259,7 @@ def test_labels_have_their_words() -> None:
     constants = emit.Constants(3, 5, 10, 0, (1, 0), (True, False))
     found = lines(attached(labels=(name, NUMBER)), constants)
     assert found[1:3] == ["*(u64 *)(r10 -40) = 0", "*(u64 *)(r10 -32) = 0"]
-    # The other one is not wanted.
+    # The other label is not wanted.
     assert not any("(r10 -48)" in line for line in found)
 
 
@@ -280,7 +280,7 @@ def test_the_places_are_those_of_the_object() -> None:
         names = {"value": emit.VALUE, "other": emit.OTHER, "labels": emit.LABELS}
         assert places == {**names, "mark": emit.MARK, "failed": emit.FAILED}
         state = {place.name: place.offset * 8 for place in found.struct("state").places}
-        # The last point is the place of its time, of 8 bytes.
+        # The last point is in place of its time, which has 8 bytes.
         assert (state["seen"], state["last"] + 3) == (emit._SEEN, emit._LAST)
         assert codec.size == emit.ARGS
         for program in found.progs.values():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Definitions in the words of the model: stages, labels, and what they are called."""
+"""Definitions as kinds of the model: stages, labels and their names."""
 
 from __future__ import annotations
 

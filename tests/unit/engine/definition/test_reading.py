@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Definitions are read whole, or refused with all that is wrong and where."""
+"""Definitions are read completely, or refused with all errors and their places."""
 
 from __future__ import annotations
 
@@ -147,9 +147,9 @@ _LISTS = {keys.COMPARISONS, keys.TARGETS, keys.PARTS, keys.WAYS, keys.NOUN, keys
 
 
 def _accepted(key: keys.Key, kind: str) -> bool:
-    """Types that are accepted."""
+    """Return the accepted types of a key."""
     if kind == "a text":
-        # Any line will do for these.
+        # These accept any line.
         return key.kind in (keys.LINE, keys.NOUN)
     if kind == "true":
         return key.kind == keys.FLAG

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects of a definition in the flight recorder: what is in a dump is what `--each` shows of them."""
+"""Objects of a definition in the flight recorder: a dump has what `--each` shows of them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def obj() -> Iterator[BpfObject]:
 
 
 class Seen:
-    """An output that keeps all."""
+    """An output that keeps everything."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []

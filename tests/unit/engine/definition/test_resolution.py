@@ -45,7 +45,7 @@ def _fault(point: str, at: str = "tp:made", key: str = "item") -> str:
 
 
 def _value(expression: str, at: str = "tp:made") -> Recipe:
-    """As the best way reads it."""
+    """Resolve an expression, read in the best way."""
     found = _first(f'value = "{expression}"', at)[0].value
     assert found is not None
     return found
@@ -185,7 +185,7 @@ def test_letters_may_be_unsigned_and_bytes_are_none() -> None:
 
 
 def test_constants_of_an_enum_without_a_name_have_names() -> None:
-    """It is found by one of them; what counts them is none, and what all end with says nothing."""
+    """The enum is found by one of its names. The last one counts the others, and their common suffix is dropped."""
     found = _attempt('at = "tp:made"\nkey = "item"\nlabels = [{ value = "count", enum = "OUT_PART" }]')
     assert (found.resolution.labels[0].type, found.resolution.labels[0].names) == ("enum", {0: "in", 1: "out"})
 
@@ -376,7 +376,7 @@ def test_the_check_tells_what_each_point_will_be() -> None:
 
 @pytest.fixture
 def program(tmp_path: Path) -> str:
-    """A function at 0x20 of its code, and static probes at two places."""
+    """A program with a function at 0x20 of its code, and static probes at two places."""
     arguments = b"8@%rdi -4@-16(%rbp) -4@$-7 8@_end(%rip)"
     probes = note(arguments=arguments, counter=DATA) + note(address=CODE + 0x30, arguments=arguments)
     return written(tmp_path, with_probes(probes))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schema for editors says what the reader says."""
+"""The schema for editors agrees with the reader."""
 
 from __future__ import annotations
 

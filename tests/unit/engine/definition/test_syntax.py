@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expressions are read, or refused at the character that is wrong."""
+"""Expressions are read, or refused at the wrong character."""
 
 from __future__ import annotations
 

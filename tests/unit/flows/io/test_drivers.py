@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which hooks of drivers a start needs, by the names of its disks."""
+"""The hooks of drivers that a start needs, by the names of its disks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which image a disk of a guest is, live and of recordings."""
+"""Which image belongs to a disk of a guest, live and in recordings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def served(image: str, number: int) -> Event:
 
 
 def follow(live: bool, alike: Iterable[tuple[int, str, int]]) -> Following:
-    """For each disk and image, how many places they have in common and with nobody else."""
+    """Make requests. For each disk and image, the number of offsets that only these two have in common."""
     found = Following("guest", {}, live)
     first = 0
     for disk, image, count in alike:
@@ -54,7 +54,7 @@ def test_a_disk_waits_until_no_other_image_is_half_as_likely() -> None:
     likely = [(0, "one", 10), (0, "two", 5), (1, "two", 11)]
     found = follow(True, likely)
     assert not found.settle()
-    # The second disk takes its image, so the first one has no other.
+    # The second disk takes its image, so only one is left for the first.
     assert found.disks == [("vda", "one"), ("vdb", "two")]
     found = follow(True, [(0, "one", 10), (0, "two", 5)])
     found.settle()

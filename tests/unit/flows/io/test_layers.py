@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table by which programs find the rows of stacked devices."""
+"""The table in which programs find the rows of stacked devices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEADER = (ROOT / "bpf_src/block/path/layers.h").read_text()
 
 @pytest.fixture(autouse=True)
 def _numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """dm-N has the number 253:N."""
+    """Give dm-N the number 253:N."""
     monkeypatch.setattr(
         blockdev,
         "extent",
@@ -27,7 +27,7 @@ def _numbers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def find(entries: list[dict[str, int]], dev: int) -> int | None:
-    """As layer_of of the header does."""
+    """layer_of of the header."""
     at = (dev * HASH & 0xFFFFFFFF) >> 24
     for probe in range(PROBES):
         entry = entries[(at + probe) % 256]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which programs see operations, by the file systems in use and by what kernels tell of asynchronous ones."""
+"""The programs that see operations, by the file systems in use and the kernel's support of asynchronous ones."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_what_is_not_seen_is_said() -> None:
     assert notes(KNOWN, {"vfat"}) == [
         "reads and writes of files on vfat are seen as requests only: there are other file systems"
     ]
-    # As 5.10 does: on raw disks, on file systems that are modules, and where functions of AIO cannot be observed.
+    # As on 5.10; on raw disks; on file systems that are modules; and where functions of AIO cannot be observed.
     without_uring = KNOWN._replace(ends=tuple(name for name in KNOWN.ends if "uring" not in name))
     for way, missing in (
         (without_uring, "io_uring"),
@@ -140,7 +140,7 @@ def test_syncs_are_observed_the_same_way() -> None:
 
 
 def test_whose_skipped_end_costs_an_operation() -> None:
-    """Of an asynchronous one it is found out later; the end of a wait is none."""
+    """The end of an asynchronous operation shows later. The end of a wait does not end an operation."""
     hooks = {hook.id: hook for hook in io_hooks.HOOKS}
     ends = {name for hook in io_hooks.ENDING for way in hooks[hook].ways for name in way.of(END)}
     assert {"vfs_read_exit", "ext4_file_write_iter_exit", "sys_fsync_exit", "filemap_fault_exit"} < ends
@@ -150,7 +150,7 @@ def test_whose_skipped_end_costs_an_operation() -> None:
 
 
 def test_what_is_mounted_later_may_be_of_another_kind() -> None:
-    """Functions of file systems are those of their own kind; what is left out on purpose was said at the start."""
+    """Each kind of file system has functions of its own; the start has reported what is left out on purpose."""
     prepared = {"ext4", "vfat"}
     assert [kind for kind in ("ext3", "vfat", "xfs", "f2fs") if is_watched(kind, KNOWN, prepared)] == ["ext3", "vfat"]
     assert all(is_watched("f2fs", way, prepared) for way in (BY_FUNCTION, BY_CALL, SYNCS_BY_FUNCTION))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An unused option costs nothing: no constants of the programs, no hooks, no imports."""
+"""An unused option costs nothing: no constants in the programs, no hooks, no imports."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_only_traces_without_options_and_filters_have_a_smaller_object() -> None
 
 @pytest.mark.parametrize("smaller", ["io_path_plain", "io_path_recorder"])
 def test_a_smaller_object_has_all_but_the_options(smaller: str) -> None:
-    """The same programs, tables and layouts, or Python would read one and mean the other."""
+    """Programs, tables and layouts are the same, because Python takes one object for the other."""
     with open_object("io_path") as whole, open_object(smaller) as plain:
         assert whole.progs.keys() == plain.progs.keys()
         assert whole.maps.keys() == plain.maps.keys()
@@ -163,7 +163,7 @@ print(*(name for name in sys.modules if name.startswith("wptrace.flows.io.parts.
 
 
 def test_rows_of_a_large_machine_are_known_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """60 disks, and 128 CPUs that it might have: on paper."""
+    """For 60 disks and 128 possible CPUs."""
     disks = [Extent(f"sd{at}", f"sd{at}", kernel_dev(8, at), 0, EVERYTHING) for at in range(60)]
 
     monkeypatch.setattr(Libbpf, "cpus", 128)
@@ -185,7 +185,7 @@ def test_rows_of_a_large_machine_are_known_before_the_start(monkeypatch: pytest.
 
 @pytest.fixture
 def sixty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """60 disks, of which each is busier than the one before, and 128 CPUs that there might be: on paper."""
+    """60 disks, each busier than the one before, and 128 possible CPUs."""
     disks = [Extent(f"sd{at}", f"sd{at}", kernel_dev(8, at), 0, EVERYTHING) for at in range(60)]
     monkeypatch.setattr(Libbpf, "cpus", 128)
     monkeypatch.setattr(devices, "extents", lambda wanted, hidden: disks)
@@ -212,10 +212,10 @@ def test_half_of_what_is_free_is_the_limit(sixty: None, monkeypatch: pytest.Monk
     flow = PathFlow(Options())
     with open_object("io_path_plain") as obj:
         flow._prepare(obj)
-        # Of these, 46 MiB are not for rows of disks that are there.
+        # 46 MiB of this are not for rows of these disks.
         assert obj.planned_bytes <= 280 << 20
     assert flow.devices.names[1:-1] == [f"sd{at}" for at in range(51, 60)]
-    # What a user asked for is tried.
+    # Devices that the user names are all tried.
     named = PathFlow(Options(devices=("sd1",)))
     with open_object("io_path_plain") as obj:
         named._prepare(obj)

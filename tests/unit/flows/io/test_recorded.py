@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of the flight recorder as events and spans; their layout is the object's own."""
+"""Records of the flight recorder as events and spans, with the layout of the object."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wptrace.flows.io.spans import OwnerNames
 from wptrace.model.report import Event
 
 WALL = 5_000_000_000_000
-# Its lower half is some ms: whatever began earlier has one of the lap before.
+# The lower half is 3 ms, so an earlier beginning has a lower half of the lap before.
 END = (7 << 32) + 3_000_000
 TASKS = {12: (11, "/db.slice", "db")}
 FLAGS = {"REQ_SYNC": 11, "REQ_META": 12, "REQ_FUA": 17}
@@ -31,7 +31,7 @@ def layout(obj: BpfObject) -> Described:
 
 
 def record(layout: Described, obj: BpfObject, kind: str, **values: Any) -> Any:
-    """With times as how long before the end they were."""
+    """Make a record. `ages` are times before its end."""
     order, unit = layout.enum("recorded_time"), values.pop("unit", 0)
     for name, age in values.pop("ages", {}).items():
         values[f"times[{order.index(name)}]"] = (END - age >> unit) & 0xFFFFFFFF
@@ -99,7 +99,7 @@ def test_an_asynchronous_one_begins_before_it_is_in_the_file(obj: BpfObject, lay
 
 
 def test_what_seems_to_come_after_the_end_comes_with_it(obj: BpfObject, layout: Described) -> None:
-    """By the clocks of two CPUs."""
+    """Clocks of two CPUs may differ."""
     ages = {"start": 900, "queued": 800, "got": 700, "issued": 600, "handed": 600, "seen": -30, "completed": -20}
     event, span = decoded(layout, record(layout, obj, "both", stages=1, ages={**ages, "issued_to_fs": 0}))
     assert {name: ns for name, ns in event.stages.items() if ns} == {
@@ -113,7 +113,7 @@ def test_what_seems_to_come_after_the_end_comes_with_it(obj: BpfObject, layout: 
 
 
 def test_what_seems_to_come_before_the_point_before_it_comes_with_that(obj: BpfObject, layout: Described) -> None:
-    """By the clocks of two CPUs."""
+    """Clocks of two CPUs may differ."""
     ages = {"start": 900, "queued": 800, "got": 850, "issued": 600, "handed": 650, "seen": 50, "completed": 40}
     event, _ = decoded(layout, record(layout, obj, "both", stages=1, ages={**ages, "issued_to_fs": 10}))
     stages = {name: ns for name, ns in event.stages.items() if ns}

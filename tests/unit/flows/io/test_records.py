@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of the path flow as events, and what its tables hold as what is in flight; layouts are the object's own."""
+"""Records of the path flow as events, and its tables as what is in flight, with the layouts of the object."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_CPU = 0xFFFF
 
 
 def packed(layout: Any, **values: Any) -> bytes:
-    """A struct in which all is 0 but these fields; `__` stands for a dot."""
+    """Pack a struct with these fields, where `__` stands for a dot; all others are 0."""
     found = dict(zip(layout.fields, layout.struct.unpack(bytes(layout.size))))
     for name, value in values.items():
         assert name.replace("__", ".") in found, name
@@ -108,7 +108,7 @@ def test_an_operation(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
         **CHAIN,
     )
     assert (found.group, found.end_ns, found.total_ns) == (OPERATION.group("sdb1", "write"), 1_000_550, 450)
-    # The time before E is none of a system call's, and it waited for no journal.
+    # It is no asynchronous call, which would have time before E, and waited for no journal.
     names = [stage.name for stage in OPERATION.stages if stage.name not in ("submit", "journal", "dirty_limit")]
     assert found.stages == dict(zip(names, (10, 20, 30, 40, 50, 60, 70, 80, 90)))
     assert "interface" not in found.fields
@@ -164,7 +164,7 @@ def test_stretches_and_requests(obj: BpfObject, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("bits", [-1, 0, 64, 1 << 60])
 def test_a_stage_takes_some_bits_of_a_word(bits: int, obj: BpfObject) -> None:
-    """The constant is that of a capture, which may say anything."""
+    """The constant comes from the capture, which may have any value."""
     with pytest.raises(ValueError, match="some bits"):
         Trails(obj.struct("trail"), bits, ["fs"], lambda op, flags: "", str)
 
@@ -406,7 +406,7 @@ def devices(*found: Any) -> list[str]:
     return [one.group.label("dev") for one in found]
 
 
-# In the place after that of the operation itself.
+# Its place is after that of the operation.
 UPPER = {**BIO, "kind": ABOVE, "task": OP["task"], "op": 3, "done__dev": 0xFD00000, "layer": 1}
 
 
@@ -418,13 +418,13 @@ def test_what_a_stacked_device_keeps_is_in_its_layer(tables: Any) -> None:
     assert (operation.group, operation.stage) == (OPERATION.group("dm-0", "read"), "layers")
     assert (upper.group, upper.stage, upper.age_ns) == (LAYER.group("dm-0", "read"), "layers", 6000)
     assert upper.fields == operation.fields
-    # A trace that ends does not wait for what may never be heard of again.
+    # The end of a trace does not wait for it, because its completion may never be seen.
     assert list(in_use(tables)) == [3]
 
 
 @pytest.mark.usefixtures("numbers")
 def test_what_is_under_way_below_is_with_the_device(tables: Any) -> None:
-    """Also below two of them: the operation is where its request is."""
+    """Even below two stacked devices, the operation is where its request is."""
     tables.put("ops", 3, **OP, slot=1)
     tables.put("bios", 5, **UPPER)
     below = {"done__times__queued": 5000, "done__events__below": 1, "above": 5}
@@ -440,7 +440,7 @@ def test_what_is_under_way_below_is_with_the_device(tables: Any) -> None:
 
 @pytest.mark.usefixtures("numbers")
 def test_a_stacked_device_that_has_no_rows(tables: Any) -> None:
-    """Its bios are shown nowhere, but an operation that waits for one does not wait for its file system."""
+    """Its bios are not listed, but an operation that waits for one does not wait for its file system."""
     tables.put("ops", 3, **OP)
     tables.put("bios", 5, **{**UPPER, "layer": 0})
     (operation,) = waiting(tables, NAMES, 10_000, 0)
@@ -457,7 +457,7 @@ def test_an_upper_bio_of_an_operation_that_is_over(tables: Any) -> None:
 
 
 def test_what_ended_for_the_device_is_in_flight_no_more(tables: Any) -> None:
-    """Its operation has still to look at it."""
+    """Only its operation has not seen the end yet."""
     tables.put("bios", 5, **{**BIO, "bio": DELIVERED})
     assert waiting(tables, NAMES, 10_000, 0) == []
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines that outputs make of rows are those that they make of the events, to the byte."""
+"""Lines that outputs make of rows equal those that they make of events, byte by byte."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from wptrace.outputs.registry import CSV, LINES, NDJSON, Wanted, make
 FORMS = (NDJSON, LINES, CSV)
 PLAIN = Wanted()
 ROOMY = Wanted(dates=True, unit="ms", title="io")
-# Signs of JSON, of CSV, of formats, of terminals, and what a mark in a form looks like.
+# Special characters of JSON, CSV, formats and terminals, and what looks like a mark in a form.
 NAMES = (
     b"",
     b"fio",
@@ -76,7 +76,7 @@ def played(form: str, kinds: Sequence[Kind], found: Rows, as_rows: bool, wanted:
         output.start(Start("io", "path", "6.12", {}, [], kinds, []))
     else:
         output.begin(Start("io", "path", "6.12", {}, [], kinds, []))
-    # More often, so that what was learnt is used.
+    # Twice, so that learned forms are used.
     for _ in range(2):
         if as_rows:
             assert output.rows(found)
@@ -92,7 +92,7 @@ def check(kinds: Sequence[Kind], found: Rows, wanted: Wanted = PLAIN) -> None:
 
 
 def any_of(choice: random.Random, *usual: int, bits: int = 32) -> int:
-    """Mostly a usual one, now and then any."""
+    """Return a usual value, or sometimes any."""
     return choice.choice(usual) if choice.random() < 0.7 else choice.getrandbits(bits)
 
 
@@ -105,7 +105,7 @@ def name(choice: random.Random) -> bytes:
 
 
 def record(layout: Any, kind: int, choice: random.Random, base: random.Random) -> bytes:
-    """One of those that are alike where `base` is."""
+    """Make a record. Records with the same `base` are alike."""
     whole = b"\0".join([name(base), name(base), b""])
     start = choice.randrange(1 << 45)
     values: dict[str, Any] = {
@@ -151,7 +151,7 @@ def record(layout: Any, kind: int, choice: random.Random, base: random.Random) -
     for rare in ("flush_before", "flush_behind", "held[0]", "held[6]", "commit__pid", "commit__transaction"):
         values[rare] = seldom(choice, 0, 1, 77)
     values["events__merged"] = seldom(choice, 0, 3)
-    # Two that differ in one of these alone are not alike.
+    # Records that differ in one of these are not alike.
     if choice.random() < 0.4:
         twisted = choice.choice([*TWISTS, "result"] if kind == KINDS_OF_REQUESTS else [*TWISTS])
         values[twisted] = choice.choice(TWISTS.get(twisted, (0, 10)))
@@ -216,11 +216,11 @@ def test_requests_of_the_block_level(seed: int) -> None:
         check((REQUEST,), Rows(found, requests))
 
 
-# --- What is behind it ------------------------------------------------------------------------------------------------
+# --- Sources of rows --------------------------------------------------------------------------------------------------
 
 
 class Counting:
-    """A source that counts events that were made of rows."""
+    """A source that counts the events that were made of rows."""
 
     def __init__(self, source: Source) -> None:
         self._source, self.count = source, 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which places of requests are given back when the kernel counts fewer than there are."""
+"""Places of requests that are freed when the kernel counts fewer requests in flight."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FLUSH = 2
 
 
 class World:
-    """Two tables, and what sysfs counts of two disks."""
+    """Two tables, and the counts of two disks in sysfs."""
 
     def __init__(self, obj: Any, sys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.tables = Tables(obj)
@@ -83,7 +83,7 @@ def test_those_without_an_operation_go_first_and_then_the_oldest(world: World) -
     world.stale.sweep()
     world.now += 5
     world.put(3, task=OP["task"] + 64, op=7)
-    world.put(4, task=OP["task"], op=7, done__times__queued=10)  # of an operation before that one
+    world.put(4, task=OP["task"], op=7, done__times__queued=10)  # of an earlier operation
     world.counted("8:0", 2)
     assert world.sweep() == [1, 2]
     world.counted("8:0", 1)
@@ -145,7 +145,7 @@ def test_what_began_and_is_in_no_place_is_counted(world: World) -> None:
     assert world.stale.held() == 2
     world.stale.note(12, 2, 10, False)
     assert world.stale.count == 0
-    # For a moment one may be missing that another one takes with it.
+    # One request may be missing for a moment, because it ends together with another.
     world.stale.note(13, 2, 10, False)
     assert world.stale.count == 0
     world.stale.note(13, 2, 11, False)
@@ -165,7 +165,7 @@ def test_what_completed_waits_for_its_operation(world: World) -> None:
 
 @pytest.mark.parametrize("left", [{**OP, "task": 0, "only": 3}, {**OP, "only": 0}, {**OP, "only": 5}])
 def test_what_was_left_to_an_operation_that_is_over_is_no_longer_in_flight(world: World, left: dict[str, int]) -> None:
-    """Neither does it wait for one that comes later, nor is another one's request taken for it."""
+    """It must not wait for a later operation, and the request of another operation must stay."""
     world.tables.put("ops", 7, **left)
     world.tables.put("ops", 8, **OP, only=5)
     world.put(2, bio=DELIVERED, task=OP["task"], op=7)

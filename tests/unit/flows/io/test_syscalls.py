@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which system calls read and write, against the kernel's own tables in this system's headers."""
+"""The system calls that read and write, against the kernel's own tables in this system's headers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEADERS = {
     "aarch64": ("/usr/include/asm-generic/unistd.h",),
 }
 COUNT = 512
-# What the kernel calls them.
+# The kernel's names.
 NAMES = {
     "read": ("read",),
     "write": ("write",),
@@ -94,10 +94,10 @@ def test_names_are_those_of_the_kernel(machine: str) -> None:
     defined = of_headers(machine)
     known = system_calls.numbers(machine)
     assert len(known) > 80
-    # What an old system's headers do not have yet is known all the same.
+    # The headers of an old system lack a few of them.
     old = {name for name in known if name not in defined}
     assert len(old) < 10
-    # Two that another kernel of 32 bits has with more bits have another name in the generic table.
+    # Two that 32-bit kernels also have with 64-bit arguments have another name in the generic table.
     assert {name: number for name, number in known.items() if name not in old} == {
         name: defined[name] for name in known if name not in old
     }
@@ -117,5 +117,5 @@ def test_what_calls_are_called() -> None:
     assert classes[0] == "system_call"
     reported = {name: call(name, 0) for name in classes[1:]}
     assert (reported["pagefault"], reported["swapin"], reported["none"]) == ("page fault", "swap-in", "nobody")
-    # What io_uring does is one row, whichever task does it.
+    # All I/O of io_uring is one row, whichever task does it.
     assert reported["uring"] == call("system_call", numbers["io_uring_enter"], "x86_64")

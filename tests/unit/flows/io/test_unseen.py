@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that disks have counted and no program saw, by files as sysfs has them."""
+"""Requests that disks have counted and no program saw, from files like sysfs's."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_what_the_disk_did_beyond_what_began(tmp_path: Path) -> None:
     unseen.read_disks()
     unseen.note([row("read", 9), row("write", 4), row("discard", 1)], 14)
     assert unseen.count == 2
-    # Never fewer, though what is under way may hide them.
+    # The count never shrinks, even if requests under way hide some.
     unseen.note([], 30)
     assert unseen.count == 2
 
@@ -48,9 +48,9 @@ def test_what_the_disk_did_beyond_what_began(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "seen"),
     [
-        # Flushes that began are none of these; bios that ask for one are.
+        # Flushes that began do not count; bios that ask for one do.
         ([row("write", 4), row("flush", 3, 2)], 7),
-        # Those of devices that are not compared are none either.
+        # Devices that are not compared do not count either.
         ([row("read", 6), row("read", 20, dev="vdb")], 26),
         ([(OPERATION.group("vda", "read"), {"finished": 6})], 6),
     ],
@@ -66,7 +66,7 @@ def test_what_the_disk_counts_otherwise(tmp_path: Path, rows: list[tuple[Group, 
 
 
 def test_devices_whose_counts_tell_nothing(tmp_path: Path) -> None:
-    """Multipaths hand on requests, stacks count bios, and one without statistics counts nothing."""
+    """A multipath has no requests of its own, a stack counts bios, and a disk without statistics counts nothing."""
     names = [disk(tmp_path, "dm-0", dm=""), disk(tmp_path, "md0"), disk(tmp_path, "sda"), disk(tmp_path, "sdb")]
     (tmp_path / "block" / "md0" / "mq").rmdir()
     (tmp_path / "block" / "sda" / "queue" / "iostats").write_text("0\n")
@@ -94,7 +94,7 @@ def test_a_disk_that_goes_is_compared_no_more(tmp_path: Path, reads: int | None)
 
 
 def test_a_disk_that_comes_is_compared_once_it_has_nothing_in_flight(tmp_path: Path) -> None:
-    """Requests that began before it had a row of its own are counted in another one."""
+    """Requests that began before it had a row of its own are counted in another row."""
     first, late = disk(tmp_path, "vda"), disk(tmp_path, "vdb")
     unseen = Unseen([first], tmp_path)
     in_flight = tmp_path / "block" / "vdb" / "inflight"
@@ -108,7 +108,7 @@ def test_a_disk_that_comes_is_compared_once_it_has_nothing_in_flight(tmp_path: P
     unseen.read_disks()
     done(tmp_path, "vdb", 5 + 4)
     unseen.read_disks()
-    # Of four more, one began unseen.
+    # Of four more requests, one began unseen.
     unseen.note([row("read", 3 + 3, dev="vdb"), row("read", 2, dev="other")], 8)
     assert unseen.count == 1
 

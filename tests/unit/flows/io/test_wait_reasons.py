@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reasons of waits, by stacks that kernels had under loads whose reason was known."""
+"""Reasons of waits, by stacks that kernels had under loads with a known reason."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_what_no_reason_explains_has_its_function() -> None:
     assert reason_of(["down_write", "some_new_lock", "vfs_write"]) == "unknown (some_new_lock)"
     assert reason_of(["0xffffffff81000010", "vfs_write"]) == "unknown (0xffffffff81000010)"
     assert reason_of([]) == "unknown ([unknown])"
-    # Not by a part of a name.
+    # Only whole names count.
     assert reason_of(["not_out_of_memory"]) == "unknown (not_out_of_memory)"
 
 
@@ -151,7 +151,7 @@ WORKING = {
     "block allocation": ["mb_find_extent <- ext4_mb_scan_aligned <- ext4_mb_regular_allocator <- ext4_mb_new_blocks"],
     "page cache": [
         "xas_load <- filemap_get_entry <- __filemap_get_folio <- iomap_get_folio <- iomap_write_begin",
-        # A softirq came in between, which is no work of this operation.
+        # A softirq, which is no work of this operation.
         "net_rx_action <- handle_softirqs <- __irq_exit_rcu <- sysvec_apic_timer_interrupt <- "
         "asm_sysvec_apic_timer_interrupt <- folio_clear_dirty_for_io <- mpage_process_page_bufs",
     ],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits of owners that leave: what is known of them goes on in the row of the others."""
+"""Waits of owners that leave, which go on in the row of the others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OWNERS = 1000
 
 
 class Cells:
-    """Each owner waited twice, while the limit was 100 pages."""
+    """Cells in which each owner waited twice while the limit was 100 pages."""
 
     def __init__(self) -> None:
         self.counters: dict[Group, Counter[str]] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Single ones as a trace tells them: several at once, of several tasks and devices, some of several requests."""
+"""Events of a trace: concurrent ones, of several tasks and devices, some with several requests."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ US = 1_000
 
 
 def some(count: int = 200, seed: int = 1) -> list[Event]:
-    """Sorted by their ends, as they come."""
-    chance = random.Random(seed)  # noqa: S311 - no secret
+    """Make events in the order of their ends, in which they arrive."""
+    chance = random.Random(seed)  # noqa: S311 - not a secret
     made = []
     for at in range(count):
         stages = {name: chance.randrange(0, 500 * US) if chance.random() < 0.8 else 0 for name in path.NAMES}
@@ -38,7 +38,7 @@ def some(count: int = 200, seed: int = 1) -> list[Event]:
 
 
 def sums(events: Iterable[Event]) -> tuple[Counter[str], Counter[str]]:
-    """How often a stage took some time, and how much in all."""
+    """Return how often each stage took time, and how much in all."""
     counts: Counter[str] = Counter()
     times: Counter[str] = Counter()
     for event in events:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file that is whole or not there, whatever was put into its place."""
+"""A file that is either complete or not there, whatever is put in its place."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
         ExportFile(place)
     place.unlink()
     file = ExportFile(place)
-    # Somebody else puts one into the place of what is written meanwhile, or of the file itself.
+    # Another user replaces the temporary file or the file itself.
     (tmp_path / f".report.html.{os.getpid()}").symlink_to("kept")
     with pytest.raises(WptraceError, match="cannot be written"):
         file.write(b"new")

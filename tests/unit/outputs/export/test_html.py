@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of a report: what is in it, how large it may become, and that names can do nothing there."""
+"""The page of a report: its contents, its size, and that names in it are only text."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def summary(found: Any = None, **changes: Any) -> Report:
 
 
 def twice(report: Report) -> Report:
-    """A summary in which all of it came two times."""
+    """Make a summary with everything doubled."""
     cells = {group: {name: one.copy() for name, one in found.items()} for group, found in report.cells.items()}
     for found in cells.values():
         for one in found.values():
@@ -117,7 +117,7 @@ def test_the_incident_of_a_dump(tmp_path: Path) -> None:
     event = path.operation()
     assert reported(tmp_path, path.start(), event, summary())["incident"] is None
     others = path.incident(event).under_way[1]._replace(owner="", op="")
-    # Of more events than are kept it is there all the same.
+    # Even if more events come than are kept.
     found = reported(tmp_path, path.start(), summary()._replace(incident=path.incident(event, others=others, left=9)))
     made = found["incident"]
     assert made["event"]["total"] == event.total_ns
@@ -175,7 +175,7 @@ def test_a_long_trace_has_no_more_columns(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def singles(count: int) -> list[Event]:
-    """Each takes 1 ms more than the one before it, and two of three are of one process."""
+    """Make events, each 1 ms longer than the one before it; one process has two of three."""
     found = []
     for at in range(count):
         stages = {**path.USUAL, "device": (at + 1) * MS}
@@ -185,7 +185,7 @@ def singles(count: int) -> list[Event]:
 
 
 def summed(events: list[Event]) -> Report:
-    """Of these alone, with rows by process."""
+    """Make the summary of these events alone, with rows by process."""
     (kind, *_) = BY["process"]
     cells: dict[Any, Any] = {}
     for event in events:
@@ -198,7 +198,7 @@ def summed(events: list[Event]) -> Report:
 
 
 def test_events_are_columns_where_every_one_is_there(tmp_path: Path) -> None:
-    """Of the operations, of each of their stages, and of each process; not once one of them is missing."""
+    """For operations, each of their stages and each process, unless an event is missing."""
     start, events = path.start()._replace(filters={"by": "process"}), singles(300)
     found = reported(tmp_path, start, *events, summed(events))
     parts, columns = [*found["series"], *found["apart"]], found["singles"]["columns"]
@@ -215,7 +215,7 @@ def test_events_are_columns_where_every_one_is_there(tmp_path: Path) -> None:
             for cell in cells:
                 buckets.update(dict(zip(cell[2][::2], cell[2][1::2])))
             assert buckets == dict(zip(flat[::2], flat[1::2])), name
-    # That one is of the second process.
+    # The missing one belongs to the second process.
     fewer = reported(tmp_path, start, *events[1:], summed(events))["singles"]
     assert set(fewer["of"]) == {"1"}
 
@@ -331,7 +331,7 @@ def test_values_that_no_flow_has_do_not_end_it(tmp_path: Path) -> None:
 
 
 def waited() -> Report:
-    """Operations of one device that waited for half of a stage."""
+    """Make operations of one device that waited for half of a stage."""
     report, group = summary(), path.OPERATION.group("nvme0n1", "read")
     took = report.cells[group]["fs"].sum
     waits = WAIT.group(*group.values, "fs", "lock of the file <b>")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of OTF2, read back by its own library."""
+"""OTF2 folders, read back with the format's own library."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SUMMARY = path.report(kind="summary")
 
 
 def read(folder: Path) -> tuple[Counter[tuple[int, str]], Counter[tuple[int, str]], list[Any]]:
-    """How often each region was at each depth, how long, and the attributes of the outermost ones."""
+    """Return counts and times of each region by depth, and the attributes of the outermost ones."""
     counts: Counter[tuple[int, str]] = Counter()
     times: Counter[tuple[int, str]] = Counter()
     stacks: dict[Any, list[tuple[str, int]]] = {}
@@ -77,7 +77,7 @@ def test_many_threads_share_locations(tmp_path: Path) -> None:
 
 
 def test_events_at_once_have_a_bounded_number_of_files(tmp_path: Path) -> None:
-    """Each location is two files."""
+    """Each location needs two files."""
     many = 2000
     events = [path.operation(pid=7, tid=7, comm="task") for _ in range(many)]
     folder = written(tmp_path, "otf2", path.start(), *events, SUMMARY)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slices of a trace for Perfetto, as its own protocol has them."""
+"""Slices for Perfetto, decoded with its own protocol."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from wptrace.outputs.export import perfetto
 from wptrace.outputs.export.lanes import Lanes
 from wptrace.outputs.registry import Wanted
 
-# On upb-based protobuf, whose types have no __module__.
+# With upb-based protobuf, whose types have no __module__.
 pytestmark = pytest.mark.filterwarnings("ignore:Type google._upb:DeprecationWarning")
 
 LABELS = path.OPERATION.labels
 POINTS = Point("a", "from"), Point("b", "to")
-# Of a day before this machine was started.
+# The capture is from a day before this machine booted.
 REPLAYED = path.start()._replace(file="capture")
 
 
@@ -42,7 +42,7 @@ def packets(folder: Path, *results: Any) -> list[Any]:
 
 
 def slices(found: list[Any]) -> list[tuple[str, int, int, int, int]]:
-    """Name, track, depth, begin and end; each ends where it lies in what was begun before."""
+    """Return name, track, depth, begin and end of each slice, which has to end inside its parent."""
     stacks: dict[int, list[tuple[str, int]]] = defaultdict(list)
     last: Counter[int] = Counter()
     made = []
@@ -97,7 +97,7 @@ def test_stretches_lie_where_they_were_and_each_request_in_its_device(tmp_path: 
 
 
 def joined(to_host: int = 30, back: int = 20) -> Event:
-    """Both sides have the same numbers of processes."""
+    """Make an event whose guest and host have the same pids."""
     stages = {"fs": 100, "to_host": to_host, "host_fs": 40, "host_device": 400, "back": back, "wakeup": 10}
     kind = Kind("joined", Noun("request"), LABELS, [Stage(name, *POINTS, "", "") for name in stages])
     fields = {"pid": 7, "tid": 8, "comm": "db"}
@@ -198,7 +198,7 @@ def test_of_owners_without_a_lane_nothing_is_kept() -> None:
 
 
 def test_what_is_under_way_at_once_has_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one thread, or of many: what has no track is counted."""
+    """From one thread or from many: events without a track are counted."""
     event = path.operation()
     monkeypatch.setattr(perfetto, "_LANES", 5)
     found = packets(tmp_path, REPLAYED, *[event] * 12)
@@ -211,5 +211,5 @@ def test_what_is_under_way_at_once_has_its_bound(tmp_path: Path, monkeypatch: py
     kept = len([one for one in slices(found) if one[0].endswith("operation")])
     assert 0 < kept < 100
     words = " ".join(note.string_value for one in found for note in one.track_event.debug_annotations)
-    # Those of the device are slices as well.
+    # Slices of the device are missing as well.
     assert 100 - kept <= int(re.findall(r"(\d+) slices: too many", words)[0]) <= 200 - kept

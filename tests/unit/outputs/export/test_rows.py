@@ -46,7 +46,7 @@ def test_json_has_buckets_and_intervals(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("label", ["cgroup", "comm"])
 def test_parquet_has_no_two_columns_of_a_name(tmp_path: Path, label: str) -> None:
-    """Rows may be by what events have as a field."""
+    """Rows may be by a label that events have as a field."""
     parquet = importlib.import_module("pyarrow.parquet")
     owned = Kind("owned", Noun("operation"), (*LABELS, Label(label, label, "owner")), book="", ranked=True)
     start = path.start()._replace(kinds=(*path.KINDS, owned))

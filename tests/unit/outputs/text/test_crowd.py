@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A live screen of 20 devices and 50 owners, at the sizes that terminals have."""
+"""A live screen of 20 devices and 50 owners, at common sizes of terminals."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def test_what_was_asked_for_is_there(monkeypatch: pytest.MonkeyPatch, wide: int,
     assert any(line.startswith("devices: nvme19n1 95.0% busy") for line in lines)
     assert any(line.startswith("verdict: device takes 87%") for line in lines)
     assert any(line.startswith("read: 10,000 operations") for line in lines)
-    # Those with the most of the device, and rows without time before any of them.
+    # Owners that used the device most; rows without time make room for them.
     at = next(at for at, line in enumerate(lines) if line.startswith("block requests by process"))
     named = re.findall(r"^(worker\d+)\[", "\n".join(lines[at + 1 : at + 1 + owners]), re.M)
     assert named == [f"worker{number}" for number in range(49, 49 - owners, -1)]
     assert not any(line.startswith("  throttle ") for line in lines)
-    # Whole keys alone.
+    # Keys are never cut.
     assert re.fullmatch(r"\S+:\S+(?: \S+:\S+)*", lines[-1])
     assert lines[-1].startswith("?:help q:quit ")
 

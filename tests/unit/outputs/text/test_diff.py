@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Differences of two recordings in words: what changed, by how much of what, and what is not said."""
+"""Differences of two recordings in words: what changed and by how much, and what is left out."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _QUICK = {"device": (800_000.0, 0.1), "throttle": (2_000.0, 0.1)}
 
 
 def test_a_change_is_split_into_reasons() -> None:
-    """Reads are larger, which takes longer, and wait for a newcomer."""
+    """Reads are larger, which takes longer, and wait for a new owner."""
     rand = seeded(1)
     slow = {"device": (1_600_000.0, 0.1), "throttle": (2_000.0, 0.1)}
     before = [

@@ -42,7 +42,7 @@ def open_fault(group: int = 3, dev: str = "0000:75:00.0", address: int = 0x7F00)
 
 
 def unanswered(*found: InFlight) -> dict[str, list[dict[str, Any]]]:
-    """As the flow tells them in its summary."""
+    """Return the list as in the flow's summary."""
     flow = IopfFlow(Filter())
     flow.in_flight = lambda at_least_ns: list(found)  # type: ignore[method-assign]
     return flow.lists()
@@ -57,7 +57,7 @@ def test_the_summary_draws_the_stage_that_is_wanted() -> None:
     assert "a pasid 5 total:" in shown(report(cells))
     lines = shown(report(cells), hist="handle")
     at = lines.index("a pasid 5 handle:")
-    # Every bucket between the first and the last: 8 to each power of two.
+    # Every bucket between the first and the last: 8 for each power of two.
     assert len(lines) - at - 1 == index(3 * MS) - index(MS) + 1 == 13
     assert lines[at + 1].lstrip().startswith("983 us - 1.05 ms : 1 ")
 
@@ -84,7 +84,7 @@ def test_an_unanswered_fault_is_reported_once_and_at_the_end() -> None:
 
 
 def test_what_was_answered_is_not_remembered() -> None:
-    """Another fault of the same page is another one."""
+    """Another fault of the same page is a new one."""
     first, second = open_fault(3), open_fault(4)
     lines = shown([first], [second], [first], [first])
     assert [line.count("unanswered: 1") for line in lines].count(1) == 3

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole screens, to the letter: the parts, which other tests are about, in their places.
+"""Whole screens, to the letter. Other tests are about their parts.
 
-WPTRACE_TESTS_GOLDEN=write before pytest writes them anew.
+WPTRACE_TESTS_GOLDEN=write before pytest rewrites them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def io_live() -> list[str]:
 
 
 def keyed(*keys: str) -> list[str]:
-    """The smallest usual terminal after these keys."""
+    """Return the smallest usual screen after these keys."""
     os.environ["COLUMNS"], os.environ["LINES"] = "80", "24"
     output = TextOutput(Tty(), StagesView(Wanted(live=True)))
     output.start(path.start())

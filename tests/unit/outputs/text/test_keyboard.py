@@ -25,7 +25,7 @@ from wptrace.outputs.text.keyboard import keys, there_is_one
         ("\x1b", ["esc"]),
         ("\x1bq", ["esc", "q"]),
         ("äx", ["ä", "x"]),
-        # What is nothing to us, and no letters either: keys of functions, a pasted text's marks, controls.
+        # Ignored: function keys, bracketed paste, control characters.
         ("\x1b[15~\x1b[200~\x1bOP\x01\x00", []),
     ],
     ids=ascii,

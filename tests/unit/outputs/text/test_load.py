@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices as lines: they fit the terminal, and are there where devices are kept apart."""
+"""Devices as lines: they fit the terminal, and are shown if devices are kept apart."""
 
 from __future__ import annotations
 
@@ -42,6 +42,6 @@ def test_where_devices_are_kept_apart(per_device: bool, by: str, shown: bool) ->
     found = report()
     assert any(line.startswith("devices") for line in view.report(found, 80)) is shown
     assert ("devices" in view.sections(found, (), 80)) is shown
-    # On a live screen the user says it by a key.
+    # On a live screen, a key decides it.
     assert "devices" in view.sections(found, (), 80, of=found)
     assert ("devices" in view.sections(found, (), 80, of=found.everywhere())) is (by == "device")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who had the device, as lines: they fit the terminal, and hostile names do nothing to it."""
+"""Owners of a device as lines: they fit the terminal, and hostile names are escaped."""
 
 from __future__ import annotations
 

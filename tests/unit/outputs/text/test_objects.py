@@ -62,7 +62,7 @@ def test_what_is_in_flight() -> None:
 
 
 def test_which_of_several_it_is() -> None:
-    """Each report says so, and each line that comes by the way."""
+    """Each report has the name of its flow, and so has each line in between."""
     stream = io.StringIO()
     view = VIEW(Wanted(per_device=True, title="netrx"))
     view.kinds = (PLAIN,)

@@ -47,7 +47,7 @@ def view(per_device: bool = True, **wanted: Any) -> StagesView:
 
 
 def run(stream: io.TextIOBase, wanted: StagesView, dev: str = "sda") -> None:
-    """A whole trace: a start, a slow request, an interval, the summary."""
+    """Write a trace: a start, a slow request, an interval, the summary."""
     cells = CELLS if dev == "sda" else {group(dev): CELLS[SDA_READ]}
     play(
         TextOutput(stream, wanted),  # type: ignore[arg-type]
@@ -191,7 +191,7 @@ def test_hostile_names_never_reach_the_terminal(name: str, live: bool) -> None:
     run(quiet, view(live=live, hist="device"), dev="x" * len(text.printable(name)))
     written, expected = stream.getvalue(), quiet.getvalue()
     written.encode()
-    # A harmless name of the same width in the same places: all other characters are ours.
+    # A harmless name of the same width in the same places leaves the same text.
     assert written.replace(text.printable(name), "x" * len(text.printable(name))) == expected
     assert name.isprintable() or name not in written
 
@@ -227,15 +227,15 @@ def test_a_reader_that_left_is_a_broken_pipe() -> None:
         output = TextOutput(stream, view())
         with pytest.raises(BrokenPipeError):
             output.start(start())
-        # Nothing may be left in the stream for the interpreter to stumble on.
+        # Leave nothing in the stream, which the interpreter would try to write.
         os.dup2(os.open(os.devnull, os.O_WRONLY), write)
 
 
-# --- whole operations ---------------------------------------------------------------------------------------
+# --- Whole operations ---------------------------------------------------------------------------------------
 
 
 def plain(*results: Any, hist: str = "") -> list[str]:
-    """A whole trace of operations."""
+    """Return the output of a trace of operations."""
     found = path.report()
     summary = found._replace(kind="summary", verdict=VERDICT)
     return written(view(per_device=False, hist=hist), path.start(), *results, found, summary)
@@ -270,11 +270,11 @@ def test_histograms_of_operations_and_of_requests_have_titles() -> None:
     assert sum(line.endswith(" hits, total:") for line in plain(hist="total")) == 2
 
 
-# --- the live screen ----------------------------------------------------------------------------------------
+# --- The live screen ----------------------------------------------------------------------------------------
 
 
 class Screen:
-    """A live output whose screens are caught before they are drawn."""
+    """A live output whose screens are not drawn."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, wanted: StagesView, columns: int = 80, lines: int = 50) -> None:
         self.resize(monkeypatch, columns, lines)
@@ -403,7 +403,7 @@ def test_a_stage_that_took_time_in_one_table_stays_in_all_of_its_kind(
     cells = path.cells()
     cells[path.OPERATION.group("nvme0n1", "write")]["throttle"].add(1)
     live.output.interval(path.report(cells))
-    # Of operations two, and none of requests.
+    # Two of operations, and none of requests.
     assert sum(line.startswith("  throttle ") for line in live.lines) == 2
 
 
@@ -424,7 +424,7 @@ def test_hours_of_intervals_take_no_more_memory_than_minutes(monkeypatch: pytest
     output.start(path.start())
     cells = {group: path.cell(("device",), 2) for group in path.cells()}
     monkeypatch.setattr(output._live, "_draw", output._compose)
-    # As many as a trace of hours has.
+    # A trace of hours has as many.
     monkeypatch.setattr(past, "_CELLS", 100)
     monkeypatch.setattr(past, "_POINTS", 100)
 
@@ -447,7 +447,7 @@ def test_hours_of_intervals_take_no_more_memory_than_minutes(monkeypatch: pytest
 
 
 class Null(Tty):
-    """A terminal that forgets."""
+    """A terminal that keeps nothing."""
 
     def write(self, text: str) -> int:
         return len(text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of owners: they fit the terminal, and hostile names do nothing to it."""
+"""Tables of owners: they fit the terminal, and hostile names are escaped."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_requests_have_their_share_of_the_device() -> None:
     shown = of(*(REQUESTS.group("sda", "read", who) for who in (Task("dd", 7), Task("fio", 8), NOBODY, OTHERS)))
     title, *rows = lines(shown, REQUESTS, Style(80, False), "process")
     assert title.split() == ["block", "requests", "by", "process", "op", "count", "bytes", "mean", "p99", "device"]
-    # Those with the most time first, and who found no row last.
+    # Owners with the most time come first, those without a row last.
     assert [row.split()[0] for row in rows] == ["nobody", "fio[8]", "dd[7]", "others"]
     assert {row.split()[-1] for row in rows} == {"25.0%"}
     assert rows[0].split()[1:5] == ["read", "2", "8", "KiB"]

@@ -41,12 +41,12 @@ def test_a_report_of_thousands_is_kept_while_it_is_the_last(monkeypatch: pytest.
 
 
 def test_lines_say_how_p50_and_p99_went() -> None:
-    """Higher for longer, nothing for an interval without any, and what took most time first."""
+    """Higher means longer, a gap means no operation, and rows with the most time come first."""
     found = of(interval(0, [MS]), interval(1, [], [MS]), interval(2, [8 * MS, 8 * MS]), interval(3, [4 * MS]))
     read, write = found.lines(100)
     assert read == "read    p50 ▁ █▄ up to 8.00 ms  p99 ▁ █▄ up to 8.00 ms"
     assert write == "write   p50  █   up to 1.00 ms  p99  █   up to 1.00 ms"
-    # As it was then.
+    # As it was one interval earlier.
     assert next(found.lines(100, 1)) == "read    p50 ▁ █ up to 8.00 ms  p99 ▁ █ up to 8.00 ms"
 
 

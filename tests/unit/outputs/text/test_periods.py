@@ -56,7 +56,7 @@ def shown(*results: Any, wanted: Wanted = PLAIN) -> list[str]:
 
 
 def logged(log: LogFile, *events: Event, json: bool = False) -> list[str]:
-    """The report beside a log, whose losses are noted as the engine does it."""
+    """Return a report with a log, whose losses are counted as the engine does."""
     stream, found = io.StringIO(), report({1: [20 * MS] * len(events)})
     output = _output(argparse.Namespace(json=json, timestamps=False, interval=None), stream, log)
     output.start(START)

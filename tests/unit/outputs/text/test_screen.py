@@ -34,12 +34,12 @@ LEVELS = {
 }
 
 
-# They never vanish.
+# Sections that are always shown.
 KEPT = ("time", "operations", "stuck", "verdict")
 
 
 def sections(*names: str) -> dict[str, list[list[str]]]:
-    """Each form half as high as the one before; what may vanish does so at last."""
+    """Make sections whose forms halve in height, so that an optional one vanishes last."""
     found = {}
     for name in names or screen.SECTIONS:
         forms = [[f"{name} {line}" for line in range(16 >> form)] for form in range(LEVELS[name])]
@@ -48,7 +48,7 @@ def sections(*names: str) -> dict[str, list[list[str]]]:
 
 
 def heads(lines: list[str]) -> dict[str, int]:
-    """How many lines each section has."""
+    """Return how many lines each section has."""
     found: dict[str, int] = {}
     for line in lines:
         name = next((name for name in screen.SECTIONS if line.startswith(name)), None)
@@ -62,7 +62,7 @@ def test_everything_is_shown_where_it_fits() -> None:
     assert list(heads(lines)) == list(screen.SECTIONS)
     assert set(heads(lines).values()) == {16}
     assert not any(line.startswith("(") for line in lines)
-    # An empty line between sections, but none in the head and the footer.
+    # Sections are separated by an empty line, except in the head and the footer.
     assert lines.count("") == len(screen.SECTIONS) - 8
 
 
@@ -97,7 +97,7 @@ def test_the_most_important_is_kept_to_the_last() -> None:
 
 
 def test_room_that_is_left_is_given_back() -> None:
-    """Cutting requests alone would have been enough: the accounting, which went first, returns."""
+    """Cutting `requests` would have been enough, so `accounting`, which was cut first, returns."""
     found = {"time": [["time"]], "block requests": [["block requests"] * 30, []], "accounting": [["accounting"], []]}
     assert heads(screen.fit(found, 10)) == {"time": 1, "accounting": 1}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys on a report: grouping, order, filter, the chosen row."""
+"""Keys on a report: grouping, order, filter, the selected row."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OWNERS = {DB: 5, BACKUP: 90, OTHERS: 200}
 
 @cache
 def report() -> Report:
-    """Of two devices, the second of which is quicker, with owners."""
+    """Make a report of two devices with owners, of which the second is faster."""
     cells = {**path.cells("nvme0n1"), **path.cells("sda")}
     for at, (owner, count) in enumerate(_OWNERS.items()):
         for op in ("read", "write"):
@@ -79,7 +79,7 @@ def test_who_looks_back_stays_there_as_long_as_it_is_kept() -> None:
     assert (state.back, state.message) == (1, "")
     state.add_interval(4)
     assert state.back == 2
-    # The oldest one leaves.
+    # The oldest interval is dropped.
     state.add_interval(2)
     assert state.back == 1
     state.press(">")
@@ -110,7 +110,7 @@ def test_groupings_go_round() -> None:
     for _ in range(4):
         seen.append((state.grouping, len(of(state, path.OPERATION)), len(of(state, OWNED))))
         state.press("b")
-    # By all labels, by operation, by owner, by nothing: what is not kept apart by owner has no rows of owners.
+    # By all labels, operation, owner, nothing. Without owners apart, there are no rows by owner.
     assert seen == [("", 2, 6), ("op", 2, 0), ("task", 1, 3), ("nothing", 1, 0)]
     assert state.grouping == ""
 
@@ -155,7 +155,7 @@ def test_a_filter_leaves_rows_out_and_says_how_many() -> None:
     assert state.hidden == len(shown(pressed())) - 2
     state.press("enter")
     assert (state.typing, state.needle) == (False, "Backu")
-    # Keys are keys again.
+    # The filter takes no more keys.
     assert not state.press("q")
 
 
@@ -169,7 +169,7 @@ def test_neighbours_are_followed_through_devices_groupings_and_filters() -> None
     together = [(ALL, owner, op) for _, owner, op in apart]
     assert owners() == owners("b") == owners("b", "b", "b") == together
     assert owners("d") == owners("d", "b") == owners("/", *"Neighb", "enter", "d") == apart
-    # By the name of a task; who had the device meanwhile is not left out.
+    # A filter by the name of a task keeps the owners that had the device meanwhile.
     state = pressed("/", *"/app")
     app, others = sorted(
         neighbours.of(state.arranged(report()._replace(counters=COUNTERS)).counters), key=lambda one: one.owner

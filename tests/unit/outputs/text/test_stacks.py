@@ -64,7 +64,7 @@ def shown(wanted: Wanted, *results: object) -> list[str]:
 
 
 def folded(weight: str, *results: object, wanted: Wanted = PLAIN) -> tuple[list[str], list[str]]:
-    """And what is said elsewhere."""
+    """Return the folded lines, and those on standard error."""
     stream, complaints = Tty(), io.StringIO()
     play(FoldedOutput(stream, StacksView(wanted), weight, complaints), START, *results)
     return stream.getvalue().splitlines(), complaints.getvalue().splitlines()
@@ -147,7 +147,7 @@ def test_a_folded_stack_is_one_line_on_any_terminal() -> None:
 
 
 def test_nothing_is_said_of_single_ones_in_flight() -> None:
-    """The flow knows none, however many there are."""
+    """The flow does not know them."""
     assert len(shown(PLAIN, [])) == 1
 
 

@@ -48,7 +48,7 @@ def is_table(line: str) -> bool:
     return line.startswith("  ")
 
 
-# --- the level block ----------------------------------------------------------------------------------------
+# --- The block level ----------------------------------------------------------------------------------------
 
 
 def test_report_is_a_table_for_each_group() -> None:
@@ -130,7 +130,7 @@ def test_no_line_of_a_table_is_wider_than_the_terminal(
     shown = [line for line in lines(report({})._replace(cells=cells), width) if is_table(line)]
     assert len(shown) == (5 if stage == "unattributed" and any(values) else 4)
     assert all(len(line) <= width for line in shown), shown
-    # Columns never run into each other: stage, count, four figures of a number and a unit, share, bar.
+    # Columns never touch: stage, count, four figures of a number and a unit, share, bar.
     assert all(len(line.split()) in (11, 12) for line in shown[1:]), shown
 
 
@@ -151,7 +151,7 @@ def test_hostile_names_are_shown_escaped(name: str) -> None:
     assert "\n".join(shown).count(text.printable(name)) == 1
 
 
-# --- whole operations ---------------------------------------------------------------------------------------
+# --- Whole operations ---------------------------------------------------------------------------------------
 
 
 def titles(shown: Iterable[str]) -> list[str]:
@@ -202,7 +202,7 @@ def test_only_requests_count_for_the_bytes_of_all() -> None:
 
 
 def test_what_was_only_asked_for_has_no_figures() -> None:
-    """A flush that the disk did with a write."""
+    """Flushes that the disk did together with a write."""
     flush = REQUEST.group("sda", "flush")
     found = path.report({flush: {name: Distribution() for name in (*path.BLOCK, "total")}})
     shown = of_path(found._replace(counters={flush: {"asked": 369}}))
@@ -277,7 +277,7 @@ def test_an_idle_interval_of_operations_is_short() -> None:
     assert idle.ts_ns == NOON
 
 
-# --- sections of a screen -----------------------------------------------------------------------------------
+# --- Sections of a screen -----------------------------------------------------------------------------------
 
 
 def test_each_form_of_a_section_is_shorter_than_the_one_before() -> None:

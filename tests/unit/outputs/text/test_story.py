@@ -206,7 +206,7 @@ def test_every_line_fits_the_terminal(folders: list[str], width: int, stages: li
     assert all(text.columns(line) <= width for line in short)
 
 
-# Each of five is rounded up, and no one of them can make up for it.
+# Each of five is rounded up, and none of them is large enough to make up for it.
 @example(stages=[0, 0, 0, 1, 1, 1, 1, 1], width=4)
 @given(stages=times, width=st.integers(1, 200))
 def test_the_strip_has_the_width_and_all_that_is_large_enough(stages: list[int], width: int) -> None:
@@ -216,7 +216,7 @@ def test_the_strip_has_the_width_and_all_that_is_large_enough(stages: list[int],
     assert len(line) in (width, 0)
     assert line or not any(round(part.share * (width - 1)) for part in parts)
     for part in parts:
-        # The largest makes up for what rounding took from the others.
+        # The largest part makes up for rounding.
         if part.share * (width - 1) >= len(part.stage) + 6:
             assert f"|{part.stage}" in line
     assert line.isascii()

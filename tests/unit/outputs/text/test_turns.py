@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who waited for a CPU, as text."""
+"""Tasks that waited for a CPU, as text."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_table_of_all() -> None:
         "  stage              count     mean      p50      p99      max  share",
         "  wait                  10  1.00 ms  1.00 ms  1.00 ms  1.00 ms  25.0%  █████",
         "  run                   10  3.00 ms  3.00 ms  3.00 ms  3.00 ms  75.0%  ███████████████",
-        # It is no part of the turns, so it has no share.
+        # It is outside the turns, so it has no share.
         "  off                   10  9.00 ms  9.00 ms  9.00 ms  9.00 ms",
         "  total                 10  4.00 ms  4.00 ms  4.00 ms  4.00 ms 100.0%  ████████████████████",
     ]
@@ -89,7 +89,7 @@ def test_a_live_screen_has_rows_in_one_line_each_and_all_losses(monkeypatch: pyt
 
 
 def rows(lines: list[str]) -> list[str]:
-    """The names of the rows."""
+    """Return the names of the rows."""
     first = next(number for number, line in enumerate(lines) if "has CPU" in line)
     return [line.split()[0] for line in lines[first + 1 :]]
 
@@ -103,13 +103,13 @@ def test_who_waited_most_comes_first() -> None:
     lines = shown(BY._replace(top=2), report(cells, by=PROCESS), by=PROCESS)
     assert rows(lines) == ["busy[2]", "some[3]", "and"]
     assert lines[-1] == "  and 1 more"
-    # Of a second: 0.4 s on a CPU, 0.2 s waiting for one.
+    # In one second: 0.4 s on a CPU, 0.2 s waiting for one.
     assert lines[-3].split()[1:4] == ["4", "40.0%", "20.0%"]
 
 
 @pytest.mark.parametrize(("width", "medians"), [(80, False), (105, False), (106, True), (200, True)])
 def test_rows_fit_the_terminal(width: int, medians: bool) -> None:
-    """Medians of what is not the wait have room in a wide one alone."""
+    """Only a wide terminal has room for other medians than those of waits."""
     view = TurnsView(BY)
     list(view.begin(start(THREAD)))
     cells = {Task(name * 4, 4_194_304, 4_194_303): cell([MS] * 99, [MS] * 99) for name in ["kworker/u256:31", *HOSTILE]}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verdict in words; that the rules find what is there is tested with the rules."""
+"""The verdict in words; other tests are about its rules."""
 
 from __future__ import annotations
 

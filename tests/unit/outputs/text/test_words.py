@@ -10,7 +10,7 @@ from wptrace.model.kind import Kind, Noun, Point, Stage
 from wptrace.model.report import Overhead
 from wptrace.outputs.text import words as text
 
-# --- bar and printable --------------------------------------------------------------------------------------
+# --- Bar and printable --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_bar_grows_with_the_share(share: float, more: float, width: int) -> None
 def test_printable_leaves_nothing_that_moves_a_cursor(name: str) -> None:
     shown = text.printable(name)
     assert shown.isprintable()
-    shown.encode()  # no surrogate is left
+    shown.encode()  # without a surrogate
     if name.isprintable():
         assert shown == name
 
@@ -61,7 +61,7 @@ def test_printable_shows_what_was_there() -> None:
     assert text.printable("a\nb\x1b[2J\udcff\x9b\ud800") == r"a\nb\x1b[2J\xff\x9b\ud800"
 
 
-# --- widths -------------------------------------------------------------------------------------------------
+# --- Widths -------------------------------------------------------------------------------------------------
 
 names = st.text(st.characters(categories=["Ll", "Lu", "Nd", "Lo", "Mn", "So"]), max_size=40)
 
@@ -133,7 +133,7 @@ def test_wrapped_parts_are_all_there_and_fit(parts: list[str], width: int) -> No
         assert all(text.columns(line) <= max(width, one) for line in lines)
 
 
-# --- introduction, requests, cost ---------------------------------------------------------------------------
+# --- Introduction, requests, cost ---------------------------------------------------------------------------
 
 
 def test_introduction_says_what_is_traced_and_what_to_know() -> None:
@@ -168,7 +168,7 @@ def test_a_request_is_a_line_and_its_stages_one_bar() -> None:
 
 
 def test_one_of_any_other_kind_tells_all_of_its_fields() -> None:
-    """And its stages where these are more than the whole."""
+    """Its stages follow if there is more than the total."""
     kind = Kind("packet", Noun("packet"), LABELS[:1], [Stage("way", G, D, "", ""), Stage("rest", D, C, "", "")])
     one = request()._replace(
         group=kind.group("e\x1bth0"), stages={"way": MS, "rest": 3 * MS}, fields={"port": 80, "to": "\n"}
