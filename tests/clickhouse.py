@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ClickHouse inside of this process (chdb), with the table that the OpenTelemetry collector's exporter fills."""
+"""ClickHouse inside this process (chdb), with the table that the OpenTelemetry collector's exporter writes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-# Of that table, the columns that contrib/clickhouse reads.
+# The columns of that table that contrib/clickhouse reads.
 OTEL = """
 CREATE TABLE otel_metrics_exponential_histogram (
     ResourceAttributes Map(LowCardinality(String), String), MetricName String,
@@ -31,7 +31,7 @@ class ClickHouse:
         self.run("SET session_timezone = 'UTC'")
 
     def create(self) -> None:
-        """The exporter's table, and then ours."""
+        """Create the exporter's table, then those of contrib/clickhouse."""
         self.run(OTEL)
         for statement in _DDL.read_text().split(";\n"):
             if statement.strip():
@@ -49,7 +49,7 @@ class ClickHouse:
 
 
 def otel_rows(messages: Iterable[bytes], host: str = "") -> list[dict[str, Any]]:
-    """What the exporter makes of messages: a row for each point of an exponential histogram."""
+    """Convert messages as the exporter does: a row for each point of an exponential histogram."""
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
     found = []

@@ -43,7 +43,7 @@ class Request(NamedTuple):
 
 class Collector:
     def __init__(self, answers: Sequence[Answer] = (), certificate: Path | None = None) -> None:
-        """Each request gets the next answer, and when there are no more an empty 200. With a certificate by https."""
+        """Answer each request with the next answer, then with an empty 200. With a certificate, use https."""
         self._answers = list(answers)
         self.requests: list[Request] = []
         self.gone: list[int] = []
@@ -66,7 +66,7 @@ class Collector:
         if certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(certificate)
-            # Shaking hands in the thread of the client.
+            # Do the handshake in the thread of the connection.
             self._server.socket = context.wrap_socket(
                 self._server.socket, server_side=True, do_handshake_on_connect=False
             )
@@ -96,7 +96,7 @@ class Collector:
         for name, value in {"Content-Length": str(len(answer.body)), **answer.headers}.items():
             client.send_header(name, value)
         client.end_headers()
-        # A client may have had enough of it.
+        # The client may have closed the connection.
         try:
             client.wfile.write(answer.body)
         except OSError:
@@ -114,7 +114,7 @@ class Collector:
             self.gone.append(sent)
 
     def wait_for(self, count: int, path: str = "") -> list[Request]:
-        """So many requests, of this path."""
+        """Wait for this many requests of the path, and return them."""
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
             with self._lock:
@@ -141,19 +141,19 @@ def collecting(*answers: Answer, certificate: Path | None = None) -> Iterator[Co
 
 @contextmanager
 def silent() -> Iterator[tuple[str, socket.socket]]:
-    """A server that accepts and never answers."""
+    """A server that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"http://127.0.0.1:{server.getsockname()[1]}", server
 
 
 def nobody() -> str:
-    """An address without a listener."""
+    """Return an address without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
 def points(messages: Sequence[bytes], name: str) -> list[tuple[dict[str, str], Any]]:
-    """Attributes and points of a metric, in order."""
+    """Return attributes and points of a metric, in order."""
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
     found = []

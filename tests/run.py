@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All tests: style, units, objects, the running kernel, and the guests of the matrix, three jobs at a time.
+"""All tests: lint, unit, objects, the running kernel, and the guests of the matrix, three jobs at a time.
 
 `python3 -m tests.run [--all] [NAME...]` runs only the named jobs: lint, unit, objects, running, 6.12, 6.12-icount, ...
-What depends on the kernel runs on this one; what differs most between kernels on the oldest and the newest as well, and
-what needs a guest on the newest.
-With `--all` each test runs on every kernel, and what may run once more elsewhere has to pass 20 times in a row.
+Tests that depend on the kernel run on this one. Those that differ most between kernels also run on the oldest and the
+newest, and those that need a guest on the newest. With `--all` each test runs on every kernel, and tests that may be
+retried elsewhere have to pass 20 times in a row.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.lab.matrix import KERNELS, OTHER_MACHINES, Kernel, find
 ROOT = Path(__file__).resolve().parents[1]
 LOGS = ROOT / "build" / "test-logs"
 RETRIES = LOGS / "retries"
-# Hypothesis takes its time to be imported, and what runs in guests does without.
+# hypothesis is slow to import, and tests in guests do not need it.
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
 IN_GUEST = (
     "-m",
@@ -45,22 +45,22 @@ IN_GUEST = (
 )
 DISKS = ("--disk", "nvme", "--disk", "virtio=2", "--disk", "scsi")
 GUEST_LIMIT_S = 3600
-# A guest that says nothing for so long hangs: tests take no more than two minutes each, and say so.
+# A guest that prints nothing for so long hangs: each test takes less than two minutes, and prints a line.
 SILENCE_S = 420
 CPUS = 2
-# What all jobs together may take, in seconds on the clock of a machine with so many CPUs.
+# The limit of all jobs together, in seconds on a machine with this many CPUs.
 LIMIT_S = 1800
 ONE = "6.12"
 """The guest for tests of which one kernel is enough, but which need what only guests have."""
-# What the lab answers when the guest panics or QEMU ends, and when it hangs.
+# Exit codes of the lab if the guest panics or QEMU ends, and if the guest hangs.
 GUEST_DIED, GUEST_HUNG = 125, 124
-# So often a guest of several CPUs boots that dies before its first test.
+# How often a guest of several CPUs boots that dies before its first test.
 BOOTS = 3
-# How large programs are (tests/kernel/verified.py).
+# Lines about the sizes of programs (tests/kernel/verified.py).
 _TOLD = re.compile(r"verifier on |  \w+/\w+ +\d+ +\d+$")
 _OUTCOME = re.compile(r"^(\S+::.*?) (PASSED|SKIPPED|FAILED|ERROR)\b", re.MULTILINE)
 _FAILURE = re.compile(r"^_{3,} (.+?) _{3,}$", re.MULTILINE)
-# So many tests of a job that failed are named at the end, with so many lines of errors.
+# How many failed tests of a job are named at the end, with how many lines of errors.
 _COMPLAINTS, _ERRORS = 20, 3
 _SUMMARY = re.compile(r"^=*\s*(?:\d+ \w+, )*\d+ (?:passed|failed|error).* in [\d.]+s", re.MULTILINE)
 _RETRIED = re.compile(r"^retried (.+)$", re.MULTILINE)
@@ -102,8 +102,8 @@ class Result(NamedTuple):
     """Of each test that failed, its name and what it said first."""
 
 
-# CPU seconds by job, roughly: what is longest begins first, and what takes much
-# longer than this is named where the whole takes too long.
+# Approximate CPU seconds by job: the longest begin first, and jobs that take much longer are named if the whole run
+# takes too long.
 EXPECTED_S: dict[str, float] = {
     "7.2": 1234,
     "5.10": 292,
@@ -139,7 +139,7 @@ def guests(every: bool = False) -> list[Job]:
     jobs = []
     folder = ["tests/kernel"]
     kernels = [kernel for kernel in KERNELS if not kernel.running]
-    # Which tests of which files; only one of them runs those on the instruction clock.
+    # Which tests of which files: only one of the guests runs those on the instruction clock.
     parts = {
         kernels[0].name: ("each_kernel and not one_kernel", _with("each_kernel", folder)),
         ONE: ("guest and one_kernel", folder),
@@ -157,8 +157,8 @@ def guests(every: bool = False) -> list[Job]:
         pytest = ("--", sys.executable, *IN_GUEST)
         jobs.append(Job("pages", (*lab, "--cpus", "1", "--icount=off", *pytest, "tests/pages"), kernel=ONE, timed=True))
     for kernel in OTHER_MACHINES:
-        # Python is the guest's own there. What depends on the machine is the objects, the binding, calls of 32 bits and
-        # the counter of cycles, which other machines' emulation has not. Guests with two CPUs do not die there.
+        # Python is the guest's own. Only objects, the binding, 32-bit calls and the cycle counter depend on the
+        # machine; the emulation of other machines has no such counter. These guests do not die with two CPUs.
         names = ("test_load.py", "test_binding.py", *(("test_irqoff.py", "test_compat.py") if every else ()))
         files = [f"tests/kernel/{name}" for name in names]
         found = _of_kernel(kernel, "python3", ("" if every else "not one_kernel", ""), files, 2, every)
@@ -166,12 +166,12 @@ def guests(every: bool = False) -> list[Job]:
     return jobs
 
 
-# Idle time is skipped there, so a limit of minutes may pass while the host reads a file.
+# Idle time is skipped, so minutes may pass while the host reads a file.
 _LONG = ("/usr/bin/env", "WPTRACE_TESTS_PATIENCE=100000")
 
 
 def _with(mark: str, files: Sequence[str]) -> list[str]:
-    """Those of the files with a test that has this mark: a guest takes seconds to import the others."""
+    """Return the files with a test that has this mark, because importing the others takes a guest seconds."""
     folder = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests" / "kernel").glob("test_*.py"))]
     every = folder if list(files) == ["tests/kernel"] else files
     return [file for file in every if f"mark.{mark}" in (ROOT / file).read_text()]
@@ -180,12 +180,12 @@ def _with(mark: str, files: Sequence[str]) -> list[str]:
 def _of_kernel(
     kernel: Kernel, python: str, which: tuple[str, str], files: Sequence[str], cpus: int = 1, every: bool = False
 ) -> list[Job]:
-    """A guest of two CPUs with real disks, which begins with so many, and one whose clock counts instructions.
+    """Return the jobs of a kernel: a guest of two CPUs with real disks, and one whose clock counts instructions.
 
-    `which` are the tests of each, by their marks.
+    `which` are the tests of each, by their marks; `cpus` is how many CPUs are online at first.
     """
     marks = [" and ".join(filter(None, both)) for both in zip(("not icount", "icount"), which)]
-    # With `--all` a test may run 20 times before it says so.
+    # With `--all` a test may run 20 times before it prints a line.
     limits = ("--timeout", str(GUEST_LIMIT_S), *(() if every else ("--silence", str(SILENCE_S))))
     lab = (sys.executable, "-m", "tests.lab", "run", *limits, "--kernel", kernel.name)
     name, pytest = kernel.name, ("--", python, *IN_GUEST)
@@ -210,8 +210,8 @@ def run(job: Job, **variables: str) -> Result:
     last, boots, retried = text, int(bool(job.kernel)), list(_RETRIED.findall(text))
     done: list[str] = []
     before = 0
-    # Emulated CPUs now and then run code that another of them is just patching ("Oops: int3"), which real ones do not,
-    # most of all while the kernel boots, or wait for each other for ever. A fault of ours comes again.
+    # Emulated CPUs sometimes run code that another one is patching ("Oops: int3"), mostly while the kernel boots, or
+    # wait for each other forever. Real CPUs do neither. A fault of wptrace would come again.
     while code in (GUEST_DIED, GUEST_HUNG) and job.cpus > 1 and boots < BOOTS and not done:
         done = _named(last, "PASSED", "SKIPPED")
         before = len(_named(last, "PASSED"))
@@ -241,7 +241,7 @@ def _short(retried: str) -> str:
 
 
 def complaints(text: str) -> list[str]:
-    """The names of tests that failed, by the headings of pytest, and their first lines of errors."""
+    """Return the names of failed tests, by pytest's headings, and their first lines of errors."""
     _, *parts = _FAILURE.split(text)
     found = []
     for name, part in zip(parts[::2], parts[1::2]):
@@ -251,7 +251,7 @@ def complaints(text: str) -> list[str]:
 
 
 def _counts(text: str) -> tuple[int, int]:
-    """How many passed and failed, by the last line that says so."""
+    """Return how many tests passed and failed, by the last line with these counts."""
     found = _SUMMARY.findall(text)
     last = found[-1] if found else ""
     passed, failed = (sum(map(int, re.findall(rf"(\d+) {word}", last))) for word in ("passed", "(?:failed|errors?)"))
@@ -259,13 +259,13 @@ def _counts(text: str) -> tuple[int, int]:
 
 
 def _named(text: str, *outcomes: str) -> list[str]:
-    """Tests with one of these outcomes at the end, as `pytest -v` tells it for each."""
+    """Return the tests with one of these final outcomes, from the output of `pytest -v`."""
     last = dict(_OUTCOME.findall(text))
     return [name for name, outcome in last.items() if outcome in outcomes]
 
 
 def _into(job: Job, name: str, command: Sequence[str], variables: dict[str, str]) -> tuple[int, str, float]:
-    """The exit code, what is in the log of that name now, and the CPU seconds of all processes."""
+    """Run a command and return its exit code, the text of its log, and the CPU seconds of all its processes."""
     log = LOGS / f"{name}.log"
     if job.kernel:
         at = command.index("--")
@@ -280,7 +280,7 @@ def _into(job: Job, name: str, command: Sequence[str], variables: dict[str, str]
 
 @contextmanager
 def _temporary() -> Iterator[str]:
-    """A folder for the temporary files of one job: jobs, and runs of several clones, share none.
+    """A folder for temporary files of one job, which it shares with no other job or clone.
 
     A test that failed or was killed may have left file systems mounted there.
     """
@@ -308,12 +308,12 @@ def _shown(result: Result, text: str) -> str:
 
 
 def _prepare(kernels: Sequence[str]) -> int:
-    """Guests have no network: what their tests need is fetched and built here, while other jobs run."""
+    """Fetch and build what tests in guests need, because guests have no network. Other jobs run meanwhile."""
     lab = (sys.executable, "-m", "tests.lab")
     modules = [name for name in kernels if find(name).headers]
     commands = [(*lab, "fetch", *kernels), (sys.executable, "-m", "tests.lab.peers")]
     commands += [(*lab, "modules", *modules)] if modules else []
-    # A guest that finds no compiled Python compiles it at each boot, and what it writes is gone.
+    # A guest without compiled modules compiles them at each boot, and its writes are lost.
     compileall.compile_dir(ROOT / "wptrace", quiet=1)
     compileall.compile_dir(ROOT / "tests", quiet=1)
     collect = (*PYTEST, "-p", "no:hypothesispytest", "--collect-only", "-q", "tests/kernel")
@@ -328,10 +328,10 @@ def _prepare(kernels: Sequence[str]) -> int:
 
 
 class Queue:
-    """Two guests at a time, the longest first, and beside them what does not mind being slowed down.
+    """Two guests at a time, the longest first, and in parallel jobs that may be slowed down.
 
-    They idle a fifth of their time, as tests sleep now and then. What needs no guest fills that, then guests on the
-    instruction clock.
+    Tests sleep now and then, so guests are idle for a fifth of their time. Jobs without a guest fill that, then guests
+    on the instruction clock.
     """
 
     def __init__(self, jobs: Sequence[Job], variables: dict[str, str]) -> None:
@@ -372,17 +372,17 @@ class Queue:
                 self._free.notify_all()
 
     def _next(self, patient: bool) -> Job | None:
-        """Jobs of this machine come before guests on the instruction clock; the third worker takes no others."""
+        """Return the next job, those without a guest first; the third worker takes no guests on the real clock."""
         found = [job for job in self._jobs if self._ready or not (job.kernel or job.fetched)]
         return next((job for job in found if not patient or job.timed or not job.kernel), None)
 
     def _coming(self, patient: bool) -> bool:
-        """Whether there will be another one."""
+        """Tell whether there will be another job."""
         return any(not patient or job.timed or not job.kernel for job in self._jobs)
 
 
 def table(results: Sequence[Result]) -> list[str]:
-    """A line for each job, the longest tests, and what ran once more."""
+    """Return a line for each job, the longest tests, and the retries."""
     order = [job.name for job in (*here(every=True), *guests(every=True))]
     lines = [f"{'job':<18}{'':<7}{'passed':>7}{'seconds':>9}{'CPU s':>8}{'boots':>7}{'starts':>8}{'loads':>7}"]
     for result in sorted(results, key=lambda one: order.index(one.job.name)):
@@ -406,11 +406,11 @@ def table(results: Sequence[Result]) -> list[str]:
 
 
 def too_long(results: Sequence[Result]) -> list[str]:
-    """The jobs to blame where all of them take longer than they may."""
+    """Return the jobs to blame if all of them together exceed the limit."""
     whole = sum(result.cpu_s for result in results) / CPUS
     if whole <= LIMIT_S:
         return []
-    # A machine may be slower than the one whose seconds are expected: then all of them grow alike.
+    # A slower machine makes all jobs take longer by the same factor.
     pace = statistics.median(one.cpu_s / EXPECTED_S.get(one.job.name, one.cpu_s or 1) for one in results)
     grown = sorted(results, key=lambda one: pace * EXPECTED_S.get(one.job.name, 0) - one.cpu_s)
     longer = f"all jobs take {whole:.0f} s on {CPUS} CPUs, more than the {LIMIT_S} s that they may"
@@ -429,7 +429,7 @@ def main(words: Sequence[str]) -> int:
         print(f"run: no such job: {unknown} (there are {', '.join(sorted(known))})", file=sys.stderr)
         return 2
     LOGS.mkdir(parents=True, exist_ok=True)
-    # Who starts it in the background may ignore these, and so would what it starts: tests interrupt commands.
+    # SIGINT may be ignored if this was started in the background, and child processes would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)

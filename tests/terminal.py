@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A terminal in which a command runs: its screen, its keys, its size and its settings."""
+"""A terminal for a command: its screen, keys, size and settings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SEQUENCE = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])|\x1b[^\[]|([\r\n\x08\x07])|(
 
 
 class Screen:
-    """A terminal in memory: as much of one as rich needs."""
+    """A terminal in memory, with as much as rich needs."""
 
     def __init__(self, columns: int, lines: int) -> None:
         self.resize(columns, lines)
@@ -43,7 +43,7 @@ class Screen:
         self._rest = ""
 
     def resize(self, columns: int, lines: int) -> None:
-        """Without rewrapping lines: the program that draws has to clear it."""
+        """Change the size without rewrapping lines, because the program has to redraw."""
         self.columns, self.height = columns, lines
 
     @property
@@ -52,7 +52,7 @@ class Screen:
 
     def feed(self, text: str) -> None:
         text, at = self._rest + text, 0
-        # An escape whose end has not come yet.
+        # An incomplete escape sequence.
         partial = re.search(r"\x1b(?:\[[?0-9;]*)?\Z", text)
         text, self._rest = (text[: partial.start()], partial[0]) if partial else (text, "")
         for found in _SEQUENCE.finditer(text):
@@ -111,7 +111,7 @@ class Screen:
             assert letter in "mhl", f"unknown to this terminal: {parameters}{letter}"
 
     def _alternate(self, enters: bool) -> None:
-        """As xterm: the other screen is empty at first, and what was on this one is there again."""
+        """Switch screens as xterm does: the alternate screen is empty at first, and the other one comes back."""
         if enters and self.other is None:
             self.other = (self.rows, self._row, self._column)
             self.rows = [[] for _ in range(self.height)]
@@ -143,7 +143,7 @@ class Terminal:
 
     def __exit__(self, *error: object) -> None:
         if self.process.poll() is None:
-            # With what it started: they are in its session, each in a group of its own.
+            # Including the processes that it started: they are in its session, in groups of their own.
             for pid in _session(self.process.pid):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -168,7 +168,7 @@ class Terminal:
         fcntl.ioctl(self._slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def resize(self, columns: int, lines: int) -> None:
-        """The kernel signals the processes of the foreground."""
+        """Change the size; the kernel signals the foreground processes."""
         self.screen.resize(columns, lines)
         self._size(columns, lines)
 
@@ -197,7 +197,7 @@ class Terminal:
         self.wait_until(lambda: not self.shows(text), f"{text!r} to vanish")
 
     def end(self) -> int:
-        """Its exit code, after all that it wrote."""
+        """Wait for the end, read all output and return the exit code."""
         self.wait_until(lambda: self.process.poll() is not None, "the end")
         while select.select([self._master], [], [], 0)[0]:
             self.read()

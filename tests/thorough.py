@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make test` tries a sample of what `make test-all` tries at length."""
+"""Samples for `make test` of what `make test-all` tries at length."""
 
 from __future__ import annotations
 

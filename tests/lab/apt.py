@@ -32,7 +32,7 @@ _OPTIONS = re.compile(r"\[([^\]]*)\]")
 
 @dataclass(frozen=True)
 class Source:
-    """A stanza or line, as far as it matters here."""
+    """The parts of a stanza or line that matter here."""
 
     uris: tuple[str, ...]
     suites: tuple[str, ...]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the lab keeps kernels, and the locks that let several labs share one machine."""
+"""Where the lab keeps kernels, and the locks by which several labs share a machine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def exclusive(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def guest_slot(waiting: Callable[[], None]) -> Iterator[int]:
-    """One of the machine's few places for a guest: more at a time only slow each other down."""
+    """Hold one of the machine's few slots for guests, because more guests only slow each other down."""
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(_slot_file(number)) for number in range(GUESTS_AT_ONCE)]
         reported = False

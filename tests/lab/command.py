@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        # The reader of the output has enough; the interpreter must not write what is left at its end.
+        # The reader has closed the pipe; the interpreter must not write the rest at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except OSError as error:
@@ -158,7 +158,7 @@ def size(text: str) -> int:
 
 
 def _checked_size(text: str) -> str:
-    """QEMU takes a plain number for megabytes; here it is bytes, as everywhere."""
+    """Check a size. QEMU takes a plain number for megabytes; here it is bytes, as everywhere."""
     return f"{size(text) >> 10}K"
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Debian's kernels, brought into the cache by package name with an apt of our own.
+"""Debian's kernels, fetched into the cache by package name with an apt of the lab's own.
 
-The system's apt is never touched. What is there is used as it is; `newer` asks the mirrors for a newer one.
+The system's apt is never touched. A kernel in the cache is used as it is; `newer` asks the mirrors for a newer one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Installed:
 
 
 def present(kernel: Kernel) -> Installed | None:
-    """The newest release of this kernel in the cache."""
+    """Return the newest release of this kernel in the cache."""
     home = cache.directory() / "kernels" / kernel.name
     if not home.is_dir():
         return None
@@ -111,7 +111,7 @@ def _install(kernel: Kernel, release: str, private: Apt) -> Installed:
     work = home / f".new-{release}"
     unpacked = work / "unpacked"
     done = work / "done"
-    # Packages that came whole in a broken-off run stay and are used again; what was unpacked does not.
+    # Packages that an interrupted run downloaded completely are used again; unpacked ones are not.
     for leftover in (unpacked, done):
         shutil.rmtree(leftover, ignore_errors=True)
         leftover.mkdir(parents=True)
@@ -136,7 +136,7 @@ def _install(kernel: Kernel, release: str, private: Apt) -> Installed:
 
 
 def arrange(unpacked: Path, target: Path, release: str) -> None:
-    """Image and modules to where the lab looks for them: releases of Debian differ in this."""
+    """Move image and modules to where the lab looks for them: releases of Debian put them in different places."""
     modules = [unpacked / top / "modules" / release for top in ("lib", "usr/lib")]
     images = [unpacked / "boot" / f"vmlinuz-{release}", *(directory / "vmlinuz" for directory in modules)]
     image = next((path for path in images if path.is_file()), None)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a command in a guest: a kernel of the matrix on this machine's own root file system.
+"""Run a command in a guest: a kernel of the matrix on this machine's own root file system.
 
-Rather than virtme-ng this runs QEMU itself: with an init script that needs neither udev nor a network a guest
-is up in a third of the time, the console is kept apart from what the command prints, and a panic or a hang is
-told from a command that fails. Changes to the root file system go to a RAM disk and are gone afterwards.
+This starts QEMU itself instead of virtme-ng. With an init script that needs neither udev nor a network a guest boots in
+a third of the time, the console is separate from the command's output, and a panic or a hang differs from a failed
+command. Changes to the root file system go to a RAM disk and are lost.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.lab.streams import Marked, console_tail, panic
 Sink = Callable[[bytes], object]
 
 _9P_OPTIONS = "trans=virtio,version=9p2000.L,msize={}"
-# The guest trusts what it has read once: nothing it uses of the root file system changes while it runs.
+# The guest caches what it has read, because what it uses of the root file system does not change while it runs.
 _ROOT_OPTIONS = f"{_9P_OPTIONS},cache=loose"
 # This machine sees what the guest wrote as soon as it is written.
 _SHARE_OPTIONS = f"{_9P_OPTIONS},cache=mmap"
@@ -90,10 +90,10 @@ def run(guest: Guest, command: Sequence[str], out: Sink | None = None, err: Sink
 
 
 def run_here(guest: Guest, command: Sequence[str], out: Sink | None, err: Sink | None) -> Result:
-    """The same, on the kernel that runs already."""
+    """Run the command on the running kernel."""
     if guest.disks:
         raise UsageError("the running kernel is no guest: it gets no disks")
-    # Only a command in a guest finds the variable, so that it can tell.
+    # The variable tells a command that it runs in a guest.
     environment = {name: value for name, value in os.environ.items() if name != "WPTRACE_LAB_KERNEL"}
     try:
         process = subprocess.Popen(
@@ -124,7 +124,7 @@ def run_here(guest: Guest, command: Sequence[str], out: Sink | None, err: Sink |
                         key.data(data)
                 else:
                     selector.unregister(key.fileobj)
-            # What the command left running may hold the pipes open.
+            # A process that the command left behind may hold the pipes open.
             if (not events and process.poll() is not None) or time.monotonic() > deadline:
                 break
         try:
@@ -216,7 +216,7 @@ class _Run:
         shares = [qemu.Share(f"share{number}", path, "rw") for number, path in enumerate(guest.share)]
         built = modules.directory(installed)
         if self.root != Path("/"):
-            # Before the others: one of them may lie inside.
+            # Before the others, because one of them may be inside.
             trees = dict.fromkeys((_TREE, Path.cwd(), *([built] if built.is_dir() else [])))
             shares[:0] = [qemu.Share(f"tree{n}", path) for n, path in enumerate(trees)]
         settings = {
@@ -247,7 +247,7 @@ class _Run:
             *qemu.disk_arguments(guest.disks, images),
             *(qemu.vsock_arguments(guest.machine, guest.vsock) if guest.vsock else []),
         ]
-        # A lab that is killed outright takes its guest with it.
+        # If the lab is killed, its guest dies as well.
         if shutil.which("setpriv"):
             arguments = ["setpriv", "--pdeathsig", "KILL", *arguments]
         return arguments
@@ -276,7 +276,7 @@ class _Run:
 
 
 class _Port:
-    """This side of a virtio serial port."""
+    """The lab's side of a virtio serial port."""
 
     def __init__(self, name: str, directory: Path, stream: Marked, sink: Sink | None) -> None:
         self.name = name
@@ -320,13 +320,13 @@ class _Port:
 
 def command_script(command: Sequence[str], variables: Mapping[str, str]) -> bytes:
     """A shell script that becomes the command, with these variables and no others."""
-    # By its path: the init script's own PATH leads to busybox.
+    # With its path, because the init script's own PATH has busybox.
     words = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in variables.items()), *command]
     return f"exec {shlex.join(words)}\n".encode("utf-8", "surrogateescape")
 
 
 def environment(kernel: Kernel, own_root: bool = False) -> dict[str, str]:
-    """The environment of the command; paths of this machine lead nowhere in another root file system."""
+    """Return the environment of the command. Another root file system has no paths of this machine."""
     variables = {
         name: value
         for name, value in os.environ.items()
@@ -347,7 +347,7 @@ def environment(kernel: Kernel, own_root: bool = False) -> dict[str, str]:
 
 @contextmanager
 def _killed(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """However this ends, nothing of the process's group stays."""
+    """Kill the process's group at the end, whatever happens."""
     try:
         yield
     finally:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guest's initial RAM disk: a static busybox, modules to reach the root file system, the init script.
+"""The guest's initial RAM disk: a static busybox, the modules for the root file system, the init script.
 
-Two cpio archives, one behind the other: the first depends on the kernel alone and is kept in the cache, the
-second holds what differs between runs.
+Two cpio archives, one after the other: the first only depends on the kernel and is kept in the cache, the second has
+what differs between runs.
 """
 
 from __future__ import annotations
@@ -63,16 +63,16 @@ def module_name(path: str) -> str:
 
 
 def load_order(modules_dep: str, wanted: Iterable[str]) -> list[str]:
-    """Paths of the wanted modules and all that they need, each after what it needs.
+    """Return the paths of the wanted modules and their dependencies, each after those that it needs.
 
-    A wanted module that modules.dep does not know is built into the kernel.
+    A wanted module that is not in modules.dep is built into the kernel.
     """
     needs: dict[str, list[str]] = {}
     paths: dict[str, str] = {}
     for line in modules_dep.splitlines():
         path, _, rest = line.partition(":")
         paths[module_name(path)] = path
-        # depmod lists what a module needs with the deepest need last.
+        # depmod lists the deepest dependency last.
         needs[path] = rest.split()[::-1]
     order: dict[str, None] = {}
     for name in wanted:
@@ -83,7 +83,7 @@ def load_order(modules_dep: str, wanted: Iterable[str]) -> list[str]:
 
 
 def kernel_archive(installed: Installed, root: Path) -> Path:
-    """The first archive, made when it is not there; busybox comes from the guest's root file system."""
+    """Return the first archive, and build it if it is not there; busybox comes from the guest's root file system."""
     target = installed.directory / f"initrd-{_VERSION}.cpio"
     if not target.is_file():
         entries = [
@@ -127,7 +127,7 @@ def write(target: Path, installed: Installed, root: Path, settings: Mapping[str,
 
 
 def _busybox(root: Path) -> Path:
-    # The static one: the initial RAM disk has no libraries.
+    # Static, because the initial RAM disk has no libraries.
     for path in (root / "bin/busybox", root / "usr/bin/busybox"):
         if path.is_file():
             return path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels that wptrace is tested on: the one list that tests, CI and documentation share."""
+"""The kernels that wptrace is tested on, in a list that tests, CI and documentation share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.lab.errors import UsageError
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel by the name that people use for it, and where Debian keeps it."""
+    """A kernel by its usual name, and where Debian has it."""
 
     name: str
     suites: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ KERNELS: tuple[Kernel, ...] = (
         packages=("linux-image-{}",),
         release=r"5\.10\.\d+-\d+-amd64",
         headers=(*_HEADERS, "linux-kbuild-5.10"),
-        # Until 6.0 the kernel clears two buffers of this size for every request, however small it is.
+        # Until 6.0 the kernel clears two buffers of this size for every request, however small.
         message=65536,
     ),
     Kernel(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tests' kernel modules (`tests/modules`), built for a kernel against Debian's headers of it.
+"""The tests' kernel modules (`tests/modules`), built against Debian's headers of a kernel.
 
-The compiler comes from packages as well, so this machine needs none, and all kernels get the same.
+The compiler comes from packages too, so the machine needs none, and all kernels get the same.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SOURCES = Path(__file__).parents[1] / "modules"
 _HEADERS = "headers"
 _COMPILER = ("CC=x86_64-linux-gnu-gcc-16", "CROSS_COMPILE=x86_64-linux-gnu-")
 _ARM64_COMPILER = ("ARCH=arm64", "CC=aarch64-linux-gnu-gcc-16", "CROSS_COMPILE=aarch64-linux-gnu-")
-# Mounts are seen by this script alone and end with it.
+# Only this script sees its mounts, which end with it.
 _SCRIPT = """\
 set -e
 mount --bind "$2" "$1/headers"
@@ -39,7 +39,7 @@ exec chroot "$root" /usr/bin/make "$@" 2>&1
 
 
 def directory(installed: Installed) -> Path:
-    """Where the modules of these sources for this kernel lie, once they are built."""
+    """Return the directory for modules of these sources for this kernel."""
     digest = hashlib.sha256(repr(_tools(installed.kernel)).encode())
     for source in sources():
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
@@ -47,7 +47,7 @@ def directory(installed: Installed) -> Path:
 
 
 def _tools(kernel: Kernel) -> tuple[tuple[str, ...], roots.Recipe]:
-    """Variables of make for the compiler, and where that lies."""
+    """Return make's variables for the compiler, and the root that has it."""
     return (_ARM64_COMPILER, roots.ARM64_BUILDER) if kernel.arch == "arm64" else (_COMPILER, roots.BUILDER)
 
 
@@ -56,7 +56,7 @@ def sources() -> list[Path]:
 
 
 def build(kernel: Kernel) -> Path:
-    """Have the modules for this kernel in the cache."""
+    """Build the modules for this kernel into the cache, and return their directory."""
     if not kernel.headers:
         raise UsageError(f"no modules are built for {kernel.name}")
     installed = fetch(kernel)
@@ -84,7 +84,7 @@ def _build(installed: Installed, root: Path, headers: Path, target: Path) -> Non
         tree = f"/headers/usr/src/linux-headers-{installed.release}"
         compiler, _ = _tools(installed.kernel)
         command = [f"-j{os.cpu_count()}", "-C", tree, "M=/tmp/work", *compiler, *_btf_arguments(headers), "modules"]
-        # Who is not root is it in a name space of its own.
+        # A user is root in a user namespace.
         mapped = [] if os.geteuid() == 0 else ["--map-root-user"]
         done = subprocess.run(
             ["unshare", "--mount", *mapped, "sh", "-c", _SCRIPT, "sh", str(root), str(headers), name, *command],
@@ -106,13 +106,13 @@ def _build(installed: Installed, root: Path, headers: Path, target: Path) -> Non
 
 
 def _btf_arguments(headers: Path) -> list[str]:
-    """Old packages have no resolve_btfids. It is only for modules that offer functions to BPF."""
+    """Return arguments for old packages without resolve_btfids, which only modules with functions for BPF need."""
     found = any(headers.glob("usr/lib/linux-kbuild-*/tools/bpf/resolve_btfids/resolve_btfids"))
     return [] if found else ["RESOLVE_BTFIDS=/bin/true"]
 
 
 def fetch_headers(installed: Installed) -> Path:
-    """Have the packages to build against in the cache, unpacked beside the kernel."""
+    """Fetch the packages to build against, unpacked next to the kernel."""
     target = installed.directory / _HEADERS
     if target.is_dir():
         return target
@@ -125,7 +125,7 @@ def fetch_headers(installed: Installed) -> Path:
 
 def _fetch_headers(installed: Installed, target: Path) -> None:
     problems: list[str] = []
-    # The kernel's own suite first: another has the same version at most.
+    # The kernel's own suite comes first: others have at most the same version.
     suites = dict.fromkeys((installed.suite, *installed.kernel.suites))
     for suite in suites:
         for number, mirror in enumerate(apt.mirrors(apt.system_sources(), suite)):
@@ -133,7 +133,7 @@ def _fetch_headers(installed: Installed, target: Path) -> None:
                 work = Path(name, "unpacked")
                 try:
                     for package in installed.kernel.header_names(installed.release):
-                        # Programs to build with are those of the machine that builds.
+                        # Build tools are for the building machine.
                         programs = package.startswith("linux-kbuild-")
                         private = Apt(mirror, suite, host_arch() if programs else installed.kernel.arch, number)
                         private.update()
@@ -149,18 +149,18 @@ def _fetch_headers(installed: Installed, target: Path) -> None:
 
 
 def arrange_headers(unpacked_packages: Path, installed: Installed) -> None:
-    """Make the packages work from another place than theirs."""
+    """Make the packages work in another place than their own."""
     tree = unpacked_packages / "usr" / "src" / f"linux-headers-{installed.release}"
     makefile = tree / "Makefile"
     makefile.write_text(makefile.read_text().replace("/usr/src/", "/headers/usr/src/"))
-    # Types of a module build on the kernel's. Headers of 6.1 leave them out.
+    # Types of a module refer to the kernel's, which headers of 6.1 lack.
     types = tree / "vmlinux"
     if not types.exists() and "CONFIG_DEBUG_INFO_BTF_MODULES=y" in (tree / ".config").read_text():
         types.write_bytes(btf_of(installed.image.read_bytes()))
 
 
 def btf_of(image: bytes) -> bytes:
-    """The BTF in a kernel's image, raw."""
+    """Return the raw BTF of a kernel's image."""
     for data in unpacked(image):
         at = data.find(BTF_HEADER)
         if at >= 0:

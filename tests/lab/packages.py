@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An apt of our own: lists, cache and sources of one suite of one mirror, apart from the system's."""
+"""An apt with its own lists, cache and sources, for one suite of one mirror."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TOOLS = {"apt-get": "apt", "apt-cache": "apt", "dpkg-deb": "dpkg", "depmod": "k
 
 
 class AptError(Exception):
-    """Complaints of apt."""
+    """What apt complained about."""
 
 
 class Apt:
@@ -38,7 +38,7 @@ class Apt:
         (self.state / "apt.conf").write_text(apt.configuration(self.state, arch))
 
     def update(self) -> None:
-        """Read the lists anew, once a day."""
+        """Update the lists, at most once a day."""
         if self.fresh.is_file() and self.fresh.read_text() == _today():
             return
         say(f"reading the package lists of {self.suite}")

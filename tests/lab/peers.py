@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tools of others to compare with: packages of Debian sid in the cache, run where they lie by their own loader.
+"""Tools to compare with: packages of Debian sid in the cache, run in place by their own loader.
 
-`python3 -m tests.lab.peers` brings them there. A guest sees the cache, since its root file system is this machine's.
+`python3 -m tests.lab.peers` fetches them. A guest sees the cache, because its root file system is this machine's.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from tests.lab import roots
 from tests.lab.errors import LabError
 from tests.lab.matrix import host_arch
 
-# Older suites have tools that do not know the newest kernels.
+# Tools of older suites do not know the newest kernels.
 RECIPE = roots.Recipe(name="peers-", suites=("sid",), packages=("base-files", "libbpf-tools"))
-# Only the benchmark needs these: bpftrace brings a compiler along.
+# Only the benchmark needs these, because bpftrace brings a compiler.
 ALL = roots.Recipe(
     name="peers-all-", suites=("sid",), packages=("base-files", "libbpf-tools", "bpftrace", "blktrace", "libaio1t64")
 )
 # A server of network block devices.
 NBD = roots.Recipe(name="peers-nbd-", suites=("sid",), packages=("base-files", "nbdkit"))
-# Brings vsock to a guest by vhost-user, where the kernel has no vhost for it.
+# Offers vsock to a guest by vhost-user, if the kernel has no vhost for it.
 VSOCK = roots.Recipe(name="peers-vsock-", suites=("sid",), packages=("base-files", "vhost-device-vsock"))
-# Servers that work on statements that `wptrace io --by statement` names, by version. They run in their own root: who
-# executes them by a loader is that loader.
+# Servers for `wptrace io --by statement`, by version. They run in a root of their own, because a program that is
+# started through a loader has the loader as its executable.
 POSTGRES = {
     version: roots.Recipe(
         name="peers-postgres-", suites=(suite,), packages=("base-files", "dash", f"postgresql-{version}")
@@ -35,24 +35,24 @@ POSTGRES = {
 # Servers whose functions definitions name.
 REDIS = roots.Recipe(name="peers-redis-", suites=("bookworm",), packages=("base-files", "dash", "redis-server"))
 NGINX = roots.Recipe(name="peers-nginx-", suites=("bookworm",), packages=("base-files", "dash", "nginx"))
-# Scrapes what is exported.
+# Scrapes the metrics.
 PROMETHEUS = roots.Recipe(name="peers-prometheus-", suites=("sid",), packages=("base-files", "prometheus"))
-# Gets the alerts of that.
+# Gets alerts from Prometheus.
 ALERTMANAGER = roots.Recipe(
     name="peers-alertmanager-", suites=("sid",), packages=("base-files", "prometheus-alertmanager")
 )
 
-# Takes what is sent by OTLP; Debian's Prometheus is built without that.
+# Receives OTLP, which Debian's Prometheus is built without.
 VICTORIA = roots.Recipe(name="peers-victoria-", suites=("sid",), packages=("base-files", "victoria-metrics"))
 
 
 def fetch(recipe: roots.Recipe = RECIPE) -> Path:
-    """Have them in the cache; downloads once."""
+    """Fetch the packages into the cache, once."""
     return roots.fetch(recipe, host_arch())
 
 
 def command(tool: str, *arguments: str, recipe: roots.Recipe = RECIPE) -> list[str]:
-    """The command line of a tool such as `biolatency-libbpf`, without a chroot: it sees this system as it is."""
+    """Return the command line of a tool such as `biolatency-libbpf`, without a chroot, so that it sees this system."""
     root = fetch(recipe)
     binaries = [path for folder in ("sbin", "bin") for path in (root / "usr" / folder).glob(tool)]
     loaders = sorted(path for path in (root / "usr").glob("lib*/ld-linux-*.so.*"))

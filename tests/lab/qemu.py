@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line of QEMU for a guest, and the kernel's."""
+"""The command lines of QEMU and of the guest's kernel."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ KERNEL_PARAMETERS = (
     "panic=-1",  # with -no-reboot: a panic ends QEMU at once
     "oops=panic",
     "random.trust_cpu=on",
-    # A start of the tracer takes a seventh less without what Debian adds to each allocation and system call, and
-    # without waiting for RCU's quiet moments.
+    # Debian's hardening of allocations and system calls, and waits for RCU grace periods, take a seventh of a tracer's
+    # start.
     "init_on_alloc=0",
     "lsm=capability",
     "rcupdate.rcu_expedited=1",
-    # QEMU has translated code for each address that it is seen at: with the same ones in each process the guest takes a
-    # seventh less.
+    # QEMU translates code once for each address at which it is mapped. With the same addresses in each process, the
+    # guest takes a seventh less time.
     "norandmaps",
 )
 _MACHINES = {
-    # Under emulation the kernel mistrusts the TSC and falls back to a clock that costs a device access.
+    # Under emulation the kernel distrusts the TSC, and its fallback clock needs a device access for each reading.
     "amd64": (
         ("qemu-system-x86_64", "-machine", "q35", "-cpu", "max,-erms,-fsrm"),
         ("console=ttyS0", "tsc=reliable", "clocksource=tsc"),
     ),
-    # The architected pointer authentication takes most of the time of an emulated CPU.
+    # Architected pointer authentication takes most of the time of an emulated CPU.
     "arm64": (
         ("qemu-system-aarch64", "-machine", "virt,gic-version=3", "-cpu", "max,pauth-impdef=on"),
         ("console=ttyAMA0",),
@@ -88,7 +88,7 @@ def parse_disk(text: str) -> list[Disk]:
 
 
 def parse_image(text: str) -> Image:
-    """FILE[,OPTIONS]; a comma in the name of a file is not possible."""
+    """FILE[,OPTIONS]. The name cannot have a comma."""
     path, _, options = text.partition(",")
     if not Path(path).exists():
         raise UsageError(f"--image {path}: no such file")
@@ -96,7 +96,7 @@ def parse_image(text: str) -> Image:
 
 
 def disk_names(disks: Iterable[Disk]) -> list[str]:
-    """Names of disks in the guest's kernel."""
+    """Return the names of disks in the guest's kernel."""
     seen: Counter[str] = Counter()
     names = []
     for disk in disks:
@@ -139,7 +139,7 @@ def share_arguments(shares: Iterable[Share]) -> list[str]:
 
 @dataclass(frozen=True)
 class Port:
-    """Of virtio-serial, by its name, and a unix socket: this side listens there, or QEMU does."""
+    """A port of virtio-serial with a name, and a unix socket at which this side or QEMU listens."""
 
     name: str
     socket: Path
@@ -160,7 +160,7 @@ def port_arguments(ports: Iterable[Port]) -> list[str]:
 
 
 def vsock_arguments(machine: Machine, socket: Path) -> list[str]:
-    """Of vhost-user, which shares the guest's memory with the process that listens there."""
+    """Return arguments for vsock by vhost-user, with which the listening process shares the guest's memory."""
     return [
         *("-object", f"memory-backend-memfd,id=memory,size={machine.memory},share=on"),
         *("-machine", "memory-backend=memory", "-chardev", f"socket,id=vsock,path={quoted(socket)}"),
@@ -178,7 +178,7 @@ def machine_arguments(machine: Machine, arch: str) -> list[str]:
 
 
 def kernel_arguments(machine: Machine, arch: str, image: Path, initrd: Path, console: Path) -> list[str]:
-    # On the instruction clock it counts nanoseconds, and what the guest measures is what there is.
+    # On the instruction clock the TSC counts nanoseconds, so what the guest measures is right.
     khz = tsc.khz() if arch == "amd64" and not machine.icount else None
     measured = f"tsc_early_khz={khz}" if khz else ""
     line = " ".join(word for word in (*_MACHINES[arch][1], *KERNEL_PARAMETERS, measured, machine.append) if word)
@@ -189,5 +189,5 @@ def kernel_arguments(machine: Machine, arch: str, image: Path, initrd: Path, con
 
 
 def quoted(path: Path) -> str:
-    """QEMU's option syntax: a comma in a value is written twice."""
+    """Quote a path for QEMU's option syntax: a comma is written twice."""
     return str(path).replace(",", ",,")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Root file systems, for guests of another machine and to build modules in: packages of Debian, unpacked, nothing more.
+"""Root file systems, for guests of another machine and for building modules: unpacked packages of Debian.
 
-No maintainer script runs, so this needs neither root nor an emulator; what they would have made is made here.
+Maintainer scripts do not run, so this needs neither root nor an emulator; what they would create is created here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.lab.packages import Apt, AptError, need_tools, waiting
 
 @dataclass(frozen=True)
 class Recipe:
-    """Folders of a root file system. Suites are usrmerged in the packages themselves: trixie and newer."""
+    """Folders of a root file system. Packages of these suites are usrmerged: trixie and newer."""
 
     suites: tuple[str, ...]
     packages: tuple[str, ...]
@@ -38,7 +38,7 @@ GUEST = Recipe(
     ),
 )
 _BUILDS = ("base-files", "bash", "dash", "coreutils", "grep", "sed", "mawk", "findutils", "make")
-# The newest kernel of the matrix wants the compiler it was built with; older ones take it too.
+# The newest kernel of the matrix needs the compiler that it was built with; older ones can use it too.
 BUILDER = Recipe(
     name="builder-",
     suites=("sid",),
@@ -59,7 +59,7 @@ _FILES = {
 
 
 def fetch(recipe: Recipe, arch: str) -> Path:
-    """Have a root file system for this machine in the cache."""
+    """Fetch a root file system into the cache."""
     digest = hashlib.sha256(repr((recipe, _FILES)).encode()).hexdigest()[:8]
     target = cache.directory() / "roots" / f"{recipe.name}{arch}-{digest}"
     if target.is_dir():
@@ -77,7 +77,7 @@ def _make(recipe: Recipe, arch: str, target: Path) -> None:
     work.mkdir(parents=True)
     try:
         packages = _download(recipe, arch)
-        # The links from /bin to /usr/bin and the like come first: later packages must find them.
+        # Links such as /bin come first, because later packages need them.
         for package in sorted(packages, key=lambda path: not path.name.startswith("base-files_")):
             unpack(package, work)
             package.unlink()
@@ -105,7 +105,7 @@ def _download(recipe: Recipe, arch: str) -> list[Path]:
 
 
 def unpack(package: Path, directory: Path) -> None:
-    """As `dpkg-deb -x`, but a link to a directory stays when a package brings the directory."""
+    """Unpack like `dpkg-deb -x`, but keep a link to a directory if a package has the directory."""
     with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(package)], stdout=subprocess.PIPE) as source:
         words = ["tar", "-x", "--keep-directory-symlink", "-C", str(directory)]
         done = subprocess.run(words, stdin=source.stdout, check=False)

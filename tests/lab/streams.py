@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output of a guest: streams that say where they end, and the console."""
+"""Output of a guest: streams that mark their end, and the console."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1bc|[^\t\n\x20-\x7e\u00a0-\ufff
 class Marked:
     """A stream whose end is a mark, because a serial port has no end of file.
 
-    `feed` gives back what certainly comes before the mark and keeps what may be its beginning.
+    `feed` returns what certainly comes before the mark, and keeps what may be its beginning.
     """
 
     def __init__(self, mark: bytes) -> None:
@@ -36,18 +36,18 @@ class Marked:
         return data
 
     def rest(self) -> bytes:
-        """Return what was kept, once it is known that no mark will come."""
+        """Return what was kept, once it is known that there will be no mark."""
         kept, self._kept = self._kept, b""
         return kept
 
 
 def console_tail(data: bytes, lines: int = TAIL_LINES) -> str:
-    """The last lines of a console, without what would disturb a terminal."""
+    """Return the last lines of a console, without control characters."""
     text = _ESCAPES.sub("", data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n"))
     return "\n".join(line.rstrip() for line in text.rstrip().split("\n")[-lines:])
 
 
 def panic(text: str) -> str:
-    """The kernel's own words for its panic, or nothing."""
+    """Return the kernel's message of a panic, or nothing."""
     match = re.search(r"Kernel panic - not syncing: (.*)", text)
     return match.group(1).strip() if match else ""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast this machine's counter of cycles is, which an emulated one counts with.
+"""The speed of this machine's time stamp counter, which an emulated one uses as well.
 
-A guest's kernel measures that while it boots, by a timer that interrupts. If the machine is busy then, it may be wrong
-by a factor of ten, and its clock runs as much too fast: a patience of minutes is one of seconds.
+A guest's kernel calibrates it at boot with a timer. On a busy machine the result may be wrong by a factor of ten, and
+the guest's clock too fast by the same: a limit of minutes becomes one of seconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TRIES = 10
 
 @lru_cache(maxsize=1)
 def khz() -> int | None:
-    """None where the machine has none, or does not let it be read."""
+    """Return the speed, or None if the machine has no such counter or does not let it be read."""
     if os.uname().machine != "x86_64":
         return None
     try:
@@ -32,7 +32,7 @@ def khz() -> int | None:
     read = ctypes.CFUNCTYPE(ctypes.c_uint64)(ctypes.addressof(ctypes.c_char.from_buffer(code)))
 
     def both() -> tuple[int, int]:
-        """The counter, and the time when it was read: the least disturbed of several readings."""
+        """Return the counter and the time, from the least disturbed of several readings."""
         readings = []
         for _ in range(_TRIES):
             before, counter, after = time.monotonic_ns(), read(), time.monotonic_ns()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The type information of the lab's kernels and their modules, without booting them: unpacked once, and kept."""
+"""BTF of the lab's kernels and their modules, unpacked once and kept, without booting them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SETUP_SECTORS, _PAYLOAD = 0x1F1, 0x248
 
 
 def of(kernel: Installed, module: str = "") -> bytes:
-    """BTF as it is in /sys/kernel/btf; empty for a module that has none."""
+    """Return the BTF as in /sys/kernel/btf; empty for a module without BTF."""
     kept = kernel.directory / "btf" / (module or "vmlinux")
     if not kept.is_file():
         found = _section(_unpacked(_module(kernel, module)) if module else _vmlinux(kernel.image))
@@ -59,7 +59,7 @@ def _unpack(data: bytes, what: str) -> bytes:
     if data.startswith(b"\xfd7zXZ\0"):
         return lzma.LZMADecompressor().decompress(data)
     if data.startswith(b"\x28\xb5\x2f\xfd"):
-        # Behind it lies its length, at which zstd stumbles once it has written all.
+        # The length follows, and zstd fails on it after it has written everything.
         done = subprocess.run(
             ["zstd", "-dcq"], input=data, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the project's own Makefile into a directory of its own."""
+"""The project's own Makefile, with a build directory of its own."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ ARCHES = ("x86_64", "arm64")
 
 def run_make(build: Path, *arguments: str, source: Path = ROOT) -> subprocess.CompletedProcess[str]:
     command = ["make", "objects", f"BUILD={build / 'build'}", f"OBJECTS={build / 'objects'}", *arguments]
-    # What the test run was started with (make test) must not reach the inner make.
+    # The environment of an outer make must not reach the inner one.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     environment.pop("V", None)
     return subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True, check=False)
 
 
 def built(build: Path, *arguments: str, source: Path = ROOT) -> dict[str, Path]:
-    """Build and give the objects by `arch/name`."""
+    """Build, and return the objects by `arch/name`."""
     done = run_make(build, *arguments, source=source)
     assert done.returncode == 0, done.stderr
     objects = build / "objects"
@@ -34,7 +34,7 @@ def sources(directory: Path) -> list[str]:
 
 
 def compilers() -> list[str]:
-    """Every clang with a version in its name, oldest first."""
+    """Return every clang with a version in its name, oldest first."""
     found = {
         path.name
         for directory in os.get_exec_path()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The source in docs/adding-a-flow.md compiles as it stands there, and has the programs that its module names."""
+"""The source in docs/adding-a-flow.md compiles, and has the programs that its module names."""
 
 from __future__ import annotations
 

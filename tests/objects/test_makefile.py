@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Makefile builds what changed, and says what is missing."""
+"""The Makefile builds what changed, and reports what is missing."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_parallel_builds_give_the_same(types_objects: dict[str, Path], tmp_path:
 
 
 def test_help_lists_the_targets(tmp_path: Path) -> None:
-    # Without objects to build beside it.
+    # No other objects are built.
     (tmp_path / "none").mkdir()
     output = run_make(tmp_path, "help", f"BPF_SRC={tmp_path / 'none'}").stdout
     for target in ("all", "clean", "lint", "test-unit", "install", "vmlinux"):

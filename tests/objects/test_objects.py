@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compiled objects: whole, stripped, the same bytes wherever they are built, by every clang at hand."""
+"""The compiled objects: complete, stripped, identical wherever they are built, with every clang that is installed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_an_object_is_whole(objects: dict[str, Path], name: str) -> None:
 
 
 def copy_of_sources(target: Path, objects: bool = True) -> Path:
-    """With the sources of objects, or what they include alone."""
+    """Copy the sources of objects, or only the headers."""
     for name in ("Makefile", "bpf_src", "vmlinux"):
         source = ROOT / name
         if source.is_dir():
@@ -50,7 +50,7 @@ def test_each_header_of_the_path_includes_what_it_needs(tmp_path: Path) -> None:
         program = 'SEC("raw_tp") int nothing(void *ctx) { return 0; }\nchar LICENSE[] SEC("license") = "GPL";\n'
         source = f'#include "block/path/{path.name}"\n{program}'
         (tree / "bpf_src/lib" / f"alone_{path.stem}.bpf.c").write_text(source)
-    # Functions without a caller are no fault here.
+    # Functions without a caller are no error here.
     built(tmp_path, "ARCHES=x86_64", "WERROR=-Werror=implicit-function-declaration", source=tree)
 
 
@@ -67,7 +67,7 @@ def test_every_clang_builds_every_object(
     clang: str, objects: dict[str, Path], types_objects: dict[str, Path], tmp_path: Path
 ) -> None:
     for source, by_default in (("bpf_src", objects), ("tests/objects", types_objects)):
-        # The one that is taken where none is named has built them already.
+        # The default clang has built them already.
         is_default = (default := shutil.which("clang")) and Path(default).samefile(str(shutil.which(clang)))
         made = by_default if is_default else built(tmp_path / source, f"CLANG={clang}", f"BPF_SRC={source}")
         assert len(made) == len(ARCHES) * len(sources(ROOT / source))

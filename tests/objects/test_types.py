@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The readers of BTF and layouts against clang and bpftool."""
+"""The readers of BTF and layouts, against clang and bpftool."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = [f"{arch}/types.bpf.o" for arch in ARCHES]
 
 
 def variable(file: ObjectFile, parsed: Btf, section: str, name: str) -> Any:
-    """The initial value of a global, decoded where BTF says that it lies."""
+    """Return the initial value of a global, decoded at its place in BTF."""
     found, declared = parsed.find(section, btf.DataSec), parsed.find(name, btf.Var)
     assert found
     assert declared
@@ -70,7 +70,7 @@ def test_globals_lie_where_the_linker_would_put_them(types_objects: dict[str, Pa
 
 
 def as_bpftool_says(parsed: Btf, entry: btf.Type) -> dict[str, Any]:
-    """A type with the words of `bpftool --json btf dump`."""
+    """Return a type in the words of `bpftool --json btf dump`."""
     words: dict[str, Any] = {"id": entry.id, "name": entry.name or "(anon)"}
     if isinstance(entry, (btf.Int, btf.Composite, btf.Enum)):
         words["size"] = entry.size
@@ -114,7 +114,7 @@ def test_bpftool_reads_the_same_types(types_objects: dict[str, Path], name: str)
         assert type(ours) is kinds[theirs["kind"]]
         said = as_bpftool_says(parsed, ours)
         for value in theirs.get("values", ()):
-            # bpftool 7.1 extends the sign of unsigned values as well.
+            # bpftool 7.1 sign-extends unsigned values as well.
             unsigned = isinstance(ours, btf.Enum) and not ours.signed
             value["val"] %= 1 << (32 if unsigned and theirs["kind"] == "ENUM" else 64)
         assert {word: theirs[word] for word in said} == said

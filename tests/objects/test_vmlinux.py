@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The generator of vmlinux.h, and the headers that it made."""
+"""The generator of vmlinux.h, and the headers that it has made."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GENERATE = ROOT / "vmlinux" / "generate.py"
 
 
 def kernel() -> bytes:
-    """BTF with what identifies a kernel of x86_64, and types in all the shapes that a header can take."""
+    """BTF with what identifies an x86_64 kernel, and types of all kinds that a header can have."""
     blob = Blob()
     u64 = blob.integer("long unsigned int", 8)
     u32 = blob.integer("unsigned int", 4)

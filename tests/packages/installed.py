@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the project's own Makefile to install, and what was installed as a user does."""
+"""Installing with the project's own Makefile, and using the result as a user does."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# Much longer than anything takes: only what hangs gets there.
+# Much longer than anything takes, unless it hangs.
 TIMEOUT = 600
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """Nothing of the make that started the tests, and none of Python's own settings."""
+    """Return an environment without variables of make, Python and wptrace."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "PYTHON", "WPTRACE_"))}
     kept.pop("V", None)
     return {**kept, "LC_ALL": "C.UTF-8", **variables}
@@ -40,7 +40,7 @@ def succeeds(*words: str, cwd: Path = ROOT, **variables: str) -> str:
 
 
 def tree(root: Path) -> dict[str, bytes | str]:
-    """Every file below it by its place: its mode and what is in it; of folders and links too."""
+    """Return mode and content of each file, folder and link below a root, by path."""
     found: dict[str, bytes | str] = {}
     for path in sorted(root.rglob("*")):
         mode = f"{path.lstat().st_mode:o}"
@@ -57,7 +57,7 @@ def files(root: Path) -> list[str]:
 
 
 def name_of_process(*command: str) -> str:
-    """Return the name that `pkill -x` compares, of a command that hangs because its output is not read."""
+    """Return the name that `pkill -x` matches, from a command that blocks on its output."""
     read, write = os.pipe()
     size = fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
     os.write(write, b"x" * size)
@@ -66,7 +66,7 @@ def name_of_process(*command: str) -> str:
     try:
         comm = Path(f"/proc/{process.pid}/comm")
         deadline = time.monotonic() + TIMEOUT
-        # It waits in the kernel for room in the pipe.
+        # Wait until it blocks in the kernel because the pipe is full.
         while not _blocked(process.pid):
             assert process.poll() is None, process.stderr and process.stderr.read()
             assert time.monotonic() < deadline, "it writes no help"
@@ -79,7 +79,7 @@ def name_of_process(*command: str) -> str:
 
 
 def _blocked(pid: int) -> bool:
-    """In write(1, ...), by the number of the system call and its first argument."""
+    """Tell whether a process is in write(1, ...), by the number of the system call and its first argument."""
     try:
         words = Path(f"/proc/{pid}/syscall").read_text().split()
     except OSError:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clean roots: what debootstrap makes of a suite, in the lab's cache, and a copy of it for each test.
+"""Clean roots: a suite from debootstrap in the lab's cache, and a copy of it for each test.
 
-Mirrors and registries are those of this system's apt and pip. A root has a Python and nothing else that wptrace needs.
+Mirrors and registries are those of this system's apt and pip. A root has Python and nothing else that wptrace needs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.lab import apt, cache
 from tests.lab.packages import waiting
 from tests.packages.installed import TIMEOUT
 
-# What a process in a root may see of this machine's kernel; the mounts are gone when it ends.
+# The parts of this machine's kernel that a process in a root may see; the mounts end with it.
 _ENTER = """
 mount --rbind /sys "$1/sys" && mount --rbind /dev "$1/dev" && mount --rbind /proc "$1/proc" || exit 99
 exec chroot "$@"
@@ -55,7 +55,7 @@ class Root:
         return done.stdout
 
     def put(self, source: Path, place: str = "root") -> str:
-        """A file or a folder; its path inside."""
+        """Copy a file or a folder into the root, and return its path inside."""
         target = self.path / place / source.name
         if source.is_dir():
             shutil.copytree(source, target)
@@ -64,12 +64,12 @@ class Root:
         return f"/{place}/{source.name}"
 
     def install(self, *packages: str) -> None:
-        """From Debian, with what they need."""
+        """Install packages of Debian with their dependencies."""
         self.succeeds("apt-get", "-q", "update", timeout=600)
         self.succeeds("apt-get", "-q", "-y", "--no-install-recommends", "install", *packages, timeout=900)
 
     def configure_pip(self) -> None:
-        """It asks the registry that this system's pip asks, and trusts the same certificates."""
+        """Use the registry and the certificates of this system's pip."""
         listed = subprocess.run(
             (sys.executable, "-m", "pip", "config", "list"), capture_output=True, text=True, check=True
         )
@@ -80,7 +80,7 @@ class Root:
         (self.path / "etc/pip.conf").write_text("".join(["[global]\n", *lines]))
 
     def named(self) -> set[str]:
-        """Every file of which the name has wptrace in it."""
+        """Return all files with wptrace in their name."""
         done = subprocess.run(
             ["find", str(self.path), "-xdev", "-name", "*wptrace*"], capture_output=True, text=True, check=True
         )
@@ -88,7 +88,7 @@ class Root:
 
 
 def base(suite: str) -> Path:
-    """In the cache; made once."""
+    """Create the root of a suite in the cache, once."""
     target = cache.directory() / "clean-roots" / suite
     with cache.exclusive(target.with_name(f"{suite}.lock"), waiting):
         if not target.is_dir():
@@ -110,13 +110,13 @@ def root(suite: str, folder: Path) -> Iterator[Root]:
     target = folder / suite
     subprocess.run(["cp", "--archive", "--reflink=auto", str(base(suite)), str(target)], check=True)
     yield Root(target)
-    # Nothing is mounted there any more, as the mounts ended with those that saw them.
+    # All mounts have ended with the processes that saw them.
     assert str(target) not in Path("/proc/self/mounts").read_text()
     shutil.rmtree(target)
 
 
 def traces(root: Root, command: str, device: str) -> None:
-    """A trace of a loop device under a load, as JSON: what is read is counted, and nothing is lost."""
+    """Trace a loop device under load as JSON: reads are counted, and nothing is lost."""
     words = (command, "io", "--level", "block", "--dev", Path(device).name, "--json")
     process = subprocess.Popen(root.command(*words), cwd="/", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Completions of the command's words, as each shell reads them."""
+"""Completions of the command line, as each shell reads them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_every_command_and_option_is_in_it(made: Path, shell: str) -> None:
         assert command in text
         for options in spellings(command_parser(command)):
             for option in options:
-                # fish has the name without dashes behind -l or -s.
+                # fish has the name without dashes after -l or -s.
                 wanted = (
                     option if shell != "fish" else f"-{'l' if option.startswith('--') else 's'} {option.strip('-')}"
                 )
@@ -102,12 +102,12 @@ def test_fish_completes_words(made: Path) -> None:
     assert words("wptrace io --hist dev") == ["device"]
 
 
-# Names that shells expand, of cgroups, block devices and files; MARK is what runs then. A real one has no other folder.
+# Names with shell expansions, for cgroups, block devices and files. MARK stands for the command that would run.
 HOSTILE = ("a$((`MARK`))", "b$(MARK)", "c`MARK`", "d;MARK;", "e\nMARK\n", "f&MARK&", "g<(MARK)", "h'MARK'", "~$(MARK)")
 HARMLESS = {"/sys/fs/cgroup": "harmless.slice", "/sys/class/block": "sdharmless", ".": "harmless.img"}
 LINES = {"/sys/fs/cgroup": "wptrace io --cgroup /", "/sys/class/block": "wptrace io -d ", ".": "wptrace io --capture "}
 
-# A shell of root in a mount namespace, with folders of the kernel that can be filled.
+# A root shell in a mount namespace, with kernel folders that tests can fill.
 PREPARED = """
 mount -t tmpfs none /sys/fs/cgroup && mount -t tmpfs none /sys/class/block || exit
 cd "$1" && export HOME=$1 && shift && exec "$@"
@@ -135,7 +135,7 @@ SOURCES = {
 
 
 class Typed:
-    """A shell in a terminal. It has done all that was typed before when it prints the answer to the last of it."""
+    """A shell in a terminal. When it prints the answer to a command, it has executed everything typed before."""
 
     def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
         self.pid, self._fd = pty.fork()
@@ -144,9 +144,9 @@ class Typed:
         self._count = 0
 
     def type(self, keys: str) -> str:
-        """Return what the shell shows."""
+        """Type keys, and return what the shell shows."""
         self._count += 1
-        # An answer for who asks whether to show many, and Ctrl-U for the line.
+        # The answer to "display all possibilities?", and Ctrl-U for the line.
         os.write(self._fd, f"{keys}n\x15\r".encode())
         os.write(self._fd, f"expr 770000 + {self._count}\r".encode())
         shown = b""
@@ -154,7 +154,7 @@ class Typed:
             ready, _, _ = select.select([self._fd], [], [], 60)
             assert ready, f"nothing more came behind {shown!r}"
             shown += os.read(self._fd, 1 << 16)
-            # Some ask the terminal who it is before they go on.
+            # Some shells ask the terminal for its type first.
             if shown.endswith((b"\x1b[c", b"\x1b[0c")):
                 os.write(self._fd, b"\x1b[?6c")
         return shown.decode(errors="replace")
@@ -167,7 +167,7 @@ class Typed:
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_no_name_that_tab_completes_runs_as_a_command(made: Path, shell: str, tmp_path: Path) -> None:
-    """Anybody may name files, and in a cgroup that is his, cgroups."""
+    """Any user may name files, and cgroups below a delegated one."""
     home, ran, called = (tmp_path / name for name in ("home", "ran", "called"))
     home.mkdir()
     for name, text in {

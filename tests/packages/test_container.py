@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`packaging/Containerfile`, whose lines are run in clean roots instead of images."""
+"""`packaging/Containerfile`, whose lines run in clean roots instead of images."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make dist`: the content of sdist, wheel and SBOM, and the same bytes from two runs."""
+"""`make dist`: contents of sdist, wheel and SBOM, and the same bytes from two runs."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def source(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sdist, unpacked."""
+    """The unpacked sdist."""
     folder = tmp_path_factory.mktemp("source")
     succeeds("tar", "-xf", str(made / SDIST), "-C", str(folder))
     return folder / f"wptrace-{__version__}"
 
 
 def test_two_runs_give_the_same_bytes(made: Path, tmp_path: Path) -> None:
-    """At another time, in another time zone, with other hashes of strings."""
+    """At another time, in another time zone, with another hash seed."""
     again = dist(tmp_path, TZ="Asia/Tokyo", PYTHONHASHSEED="7")
     names = sorted(path.name for path in made.iterdir())
     assert names == sorted(["SHA256SUMS", SDIST, WHEEL, SBOM])
@@ -76,7 +76,7 @@ def test_the_wheel_is_whole(made: Path) -> None:
         assert objects == OBJECTS
         for name in objects:
             assert wheel.read(f"wptrace/objects/{name}") == (ROOT / "wptrace/objects" / name).read_bytes()
-        # Below the prefix of pip, pipx and uv, the manual and the shells find these.
+        # pip, pipx and uv install below a prefix in which man and the shells find these.
         data = f"wptrace-{__version__}.data/data/share/"
         manuals = {f"man/man1/{path.name}" for path in (ROOT / "docs/man").iterdir()}
         assert {name.removeprefix(data) for name in names if name.startswith(data)} == {
@@ -109,7 +109,7 @@ def test_the_wheel_runs(made: Path, tmp_path: Path) -> None:
 
 
 def test_the_sdist_has_all_that_is_needed(source: Path) -> None:
-    """It is what is in git, but for what is only git's or CI's."""
+    """It has everything that is in git, except files that are only about git or CI."""
     known = set(succeeds("git", "ls-files").split("\n")) - {""}
     there = {str(path.relative_to(source)) for path in source.rglob("*") if path.is_file()}
     made_by_setuptools = {name for name in there if name == "PKG-INFO" or name.startswith("wptrace.egg-info/")}
@@ -144,7 +144,7 @@ def test_without_objects_there_is_no_wheel(
 
 
 def test_an_editable_installation_needs_no_compiler(source: Path, tmp_path: Path) -> None:
-    """It is what tests/setup.sh makes before anything is built."""
+    """tests/setup.sh makes one before anything is built."""
     done = backend(source, "build_editable", tmp_path, CLANG="no-such-clang")
     assert done.returncode == 0, done.stderr
 
@@ -157,7 +157,7 @@ def test_the_sbom_names_what_it_is_of(made: Path) -> None:
 
 
 def test_the_version_is_in_one_place() -> None:
-    """Formats that repeat it are compared with that one."""
+    """Formats that repeat the version are compared with it."""
     sys.path.insert(0, str(ROOT / "packaging"))
     try:
         release = importlib.import_module("release")
@@ -186,7 +186,7 @@ def test_release_check_says_what_is_missing(made: Path, tmp_path: Path) -> None:
 
 def test_what_is_no_clone_is_reported(source: Path, tmp_path: Path) -> None:
     """Without git there is neither a list of files nor a time."""
-    # No repository further up is meant.
+    # Do not use a repository further up.
     variables = environment(GIT_CEILING_DIRECTORIES=str(source.parent))
     command = [sys.executable, "packaging/dist.py", "--kind", "sdist", "--out", str(tmp_path)]
     done = subprocess.run(

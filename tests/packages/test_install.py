@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make install` into folders of its own, run by the distribution's Python."""
+"""`make install` into folders, run by the distribution's Python."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import pytest
 from tests.packages.installed import ROOT, files, make, name_of_process, run, succeeds, tree
 from wptrace import __version__
 
-# Of the distribution, whatever other Pythons there are.
+# The distribution's, whatever other Pythons there are.
 SYSTEM = "/usr/bin/python3"
 MACHINE = {"x86_64": "x86_64", "aarch64": "arm64"}[os.uname().machine]
 SOURCES = {path.name.replace(".bpf.c", ".bpf.o") for path in (ROOT / "bpf_src").rglob("*.bpf.c")}
 
 
 def pythons() -> list[str]:
-    """The distribution's, and all others that the promise is about."""
+    """Return the distribution's Python and all others that are supported."""
     found = {SYSTEM: ""}
     for minor in range(9, 20):
         path = shutil.which(f"python3.{minor}")
@@ -35,7 +35,7 @@ def pythons() -> list[str]:
 
 @pytest.fixture(scope="module")
 def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An installation that can be run where it lies."""
+    """An installation that runs in place."""
     prefix = tmp_path_factory.mktemp("installed") / "prefix"
     succeeds("make", "install", f"PREFIX={prefix}")
     return prefix
@@ -53,7 +53,7 @@ def test_the_places_are_those_of_a_system(destdir: Path) -> None:
     objects = {Path(place).name for place in package if place.startswith(f"usr/lib/wptrace/objects/{MACHINE}/")}
     assert objects == SOURCES
     assert {"usr/lib/wptrace/__init__.py", "usr/lib/wptrace/bpf/_libbpf.py", "usr/lib/wptrace/cli/io.py"} < package
-    # Of one machine, and nothing of the build.
+    # For one machine, without files of the build.
     assert {Path(place).parts[4] for place in package if "/objects/" in place} == {MACHINE}
     assert not {place for place in found if place.endswith(".pyc")}
     others = found - package
@@ -87,7 +87,7 @@ def test_libdir_and_mandir_may_be_others(tmp_path: Path) -> None:
 
 
 def test_two_installations_are_the_same_and_name_no_folder_of_the_build(tmp_path: Path) -> None:
-    """With any umask, wherever it is made."""
+    """With any umask, in any folder."""
     trees = []
     for name, umask in (("one", "022"), ("another", "077")):
         script = f'umask {umask}; exec make install PREFIX=/usr "DESTDIR=$1"'
@@ -102,7 +102,7 @@ def test_two_installations_are_the_same_and_name_no_folder_of_the_build(tmp_path
 
 def test_the_distributions_python_runs_it(prefix: Path) -> None:
     assert (prefix / "bin/wptrace").read_text().startswith(f"#!{SYSTEM} -IS\n")
-    # From a folder with a package of that name, which is not the one that is meant.
+    # Start in a folder with another package of that name.
     foreign = prefix.parent / "foreign"
     (foreign / "wptrace").mkdir(parents=True)
     (foreign / "wptrace/__init__.py").write_text("raise SystemExit('the wrong one')\n")
@@ -115,7 +115,7 @@ def test_the_distributions_python_runs_it(prefix: Path) -> None:
 
 
 def test_a_launcher_takes_signals_before_python_looks_for_packages(tmp_path: Path) -> None:
-    """A Ctrl-C then ends it without a traceback."""
+    """Then Ctrl-C ends it without a traceback."""
     places = (("PREFIX", "usr"), ("LIBDIR", "lib"), ("MANDIR", "man"))
     succeeds("make", "install", *(f"{name}={tmp_path}/{place}" for name, place in places))
     (tmp_path / "lib/wptrace/__init__.py").write_text(
@@ -126,7 +126,7 @@ def test_a_launcher_takes_signals_before_python_looks_for_packages(tmp_path: Pat
     launcher = tmp_path / "usr/bin/wptrace"
     first = launcher.read_text().partition("import site")
     assert first[1]
-    # What is imported before is a part of the interpreter.
+    # Modules that are imported before are built in.
     names = re.findall(r"^import (\w+)", first[0], re.M)
     assert names == ["_signal"]
     assert names[0] in sys.builtin_module_names
@@ -134,7 +134,7 @@ def test_a_launcher_takes_signals_before_python_looks_for_packages(tmp_path: Pat
 
 
 def test_an_old_python_is_reported_in_a_sentence(tmp_path: Path) -> None:
-    """Whichever runs `-m wptrace`: what is read until then is for all of them."""
+    """Whichever Python runs `-m wptrace`: it has to be able to parse everything up to the message."""
     for name in ("__main__.py", "__init__.py"):
         ast.parse((ROOT / "wptrace" / name).read_text(), feature_version=(3, 4))
     script = "import sys, runpy; sys.version_info = (3, 8, 18); runpy.run_module('wptrace', run_name='__main__')"
@@ -150,7 +150,7 @@ def test_what_installs_is_for_every_python_too(path: Path) -> None:
 
 
 def test_the_distributions_python_reads_its_objects(prefix: Path) -> None:
-    """With the cffi and the libbpf of the distribution: what loads objects begins with this."""
+    """With cffi and libbpf of the distribution, which loading objects needs."""
     script = (
         "import sys; sys.path.insert(0, sys.argv[1]); from wptrace.bpf.object import find, BpfObject\n"
         "with BpfObject(find('io_path')) as found: print(found.path, len(found.progs) > 20)"
@@ -161,14 +161,14 @@ def test_the_distributions_python_reads_its_objects(prefix: Path) -> None:
 
 @pytest.mark.parametrize("python", pythons())
 def test_one_tree_is_for_every_python(prefix: Path, python: str) -> None:
-    """All that needs no kernel and no library, down to the arguments of each command."""
+    """Everything that needs neither a kernel nor a library, including the arguments of each command."""
     launcher = str(prefix / "bin/wptrace")
     assert succeeds(python, "-I", "-B", launcher, "--version") == f"wptrace {__version__}\n"
     assert "--writeback" in succeeds(python, "-I", "-B", launcher, "io", "--help")
 
 
 def test_a_second_installation_replaces_the_first(tmp_path: Path) -> None:
-    """Modules that a new version no longer has would stay; a link is not written through."""
+    """Modules that a new version no longer has are removed, and a link is not followed."""
     words = (f"DESTDIR={tmp_path}", "PREFIX=/usr")
     old = tmp_path / "usr/lib/wptrace"
     (old / "x86_64").mkdir(parents=True)
@@ -187,7 +187,7 @@ def test_a_second_installation_replaces_the_first(tmp_path: Path) -> None:
 
 
 def test_nothing_stays_behind(tmp_path: Path) -> None:
-    """Files of others stay, and compiled ones do not."""
+    """Other files stay, and compiled modules are removed."""
     prefix = tmp_path / "prefix"
     other = prefix / "share/man/man1/other.1"
     other.parent.mkdir(parents=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is given to Kubernetes: by its own schemas, and the chart as helm renders it."""
+"""The Kubernetes manifests against the schemas of Kubernetes, and the chart as helm renders it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RELEASE = {"Namespace": "wptrace"}
 
 
 def rendered() -> dict[str, Any]:
-    """As helm renders it with the default values: the templates have fields and toJson, and nothing else."""
+    """Render the chart as helm does with the default values: the templates only have fields and toJson."""
     values = yaml.safe_load((CHART / "values.yaml").read_text())
 
     def field(found: re.Match[str]) -> str:
@@ -41,7 +41,7 @@ def rendered() -> dict[str, Any]:
 
 
 def test_the_schemas_of_kubernetes_have_it() -> None:
-    """Strictly: a field that Kubernetes would drop is a mistake."""
+    """Strictly, because Kubernetes would silently drop an unknown field."""
     latest = kubernetes_validate.latest_version()
     for one in (*manifest().values(), *rendered().values()):
         kubernetes_validate.validate(one, latest, strict=True)

@@ -21,6 +21,6 @@ def test_mandoc_has_nothing_to_say(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_page_has_its_date(page: Path) -> None:
-    """As release-check wants it, and readers who compare two of them."""
+    """`make release-check` needs it, and readers of several versions."""
     name = re.escape(page.stem.upper().replace("-", r"\-"))
     assert re.match(rf'\.TH {name} 1 "20\d\d-\d\d-\d\d" "wptrace ', page.read_text().splitlines()[1])

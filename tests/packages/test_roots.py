@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each package is installed in a clean root by the line of the README, used, and removed."""
+"""Each package is installed in a clean root with the README's command, used, and removed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NEEDS = ("python3-cffi-backend", "python3-pyelftools", "python3-rich", "libbpf1"
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All packages; WPTRACE_TESTS_DIST names a folder with those that are to be tried."""
+    """All packages; WPTRACE_TESTS_DIST names a folder with existing ones."""
     if "WPTRACE_TESTS_DIST" in os.environ:
         return Path(os.environ["WPTRACE_TESTS_DIST"])
     out = tmp_path_factory.mktemp("dist")
@@ -36,7 +36,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def distributions(out: Path) -> None:
-    """A deb and an rpm for each machine."""
+    """Build a deb and an rpm for each machine."""
     succeeds_slowly("packaging/deb.sh", str(out), PYTHON=sys.executable)
     succeeds_slowly("packaging/rpm.sh", str(out), PYTHON=sys.executable)
 
@@ -53,7 +53,7 @@ def disk(tmp_path: Path) -> Iterator[str]:
 
 
 def install_lines() -> list[str]:
-    """Those of the README, without comments."""
+    """Return the README's commands for installing, without comments."""
     section = (ROOT / "README.md").read_text().partition("\n## Install\n")[2].partition("\n## ")[0]
     lines = "".join(re.findall(r"^```\n(.*?)^```$", section, re.M | re.S)).splitlines()
     return [line.partition("#")[0].strip() for line in lines if line.partition("#")[0].strip()]
@@ -87,7 +87,7 @@ def test_deb(dist: Path, tmp_path: Path, disk: str, suite: str) -> None:
 
 @pytest.mark.parametrize("suite", ["bookworm", "trixie", "sid"])
 def test_rpm(dist: Path, tmp_path: Path, disk: str, suite: str) -> None:
-    """By `rpm --root`: what it needs is there as Debian's packages, which rpm does not see."""
+    """With `rpm --root`: dependencies are Debian's packages, which rpm does not see."""
     (package,) = dist.glob("*.x86_64.rpm")
     with root(suite, tmp_path) as place:
         place.install(*NEEDS)
@@ -100,13 +100,13 @@ def test_rpm(dist: Path, tmp_path: Path, disk: str, suite: str) -> None:
         units = {name.rpartition("/")[2] for name in listed if "/systemd/system/" in name}
         assert units == {"wptrace-agent.service", "wptrace-io.service"}
         succeeds("rpm", "--root", str(place.path), "--erase", "wptrace")
-        # With what Python has compiled there.
+        # Including what Python has compiled there.
         assert place.named() == before
 
 
 @pytest.mark.parametrize("suite", ["bookworm", "trixie", "sid"])
 def test_make_install(tmp_path: Path, disk: str, suite: str) -> None:
-    """One tree for the Python of each."""
+    """The same tree for the Python of each suite."""
     with root(suite, tmp_path) as place:
         place.install(*NEEDS)
         before = place.named()
@@ -118,7 +118,7 @@ def test_make_install(tmp_path: Path, disk: str, suite: str) -> None:
 
 @pytest.mark.parametrize("suite", ["bookworm", "trixie", "sid"])
 def test_from_the_source(dist: Path, tmp_path: Path, disk: str, suite: str) -> None:
-    """Both lines of the README, in a root that has a Python and no compiler."""
+    """Both commands of the README, in a root with Python and without a compiler."""
     with root(suite, tmp_path) as place:
         before = place.named()
         archive = place.put(dist / f"wptrace-{__version__}.tar.gz")
@@ -134,19 +134,19 @@ def test_from_the_source(dist: Path, tmp_path: Path, disk: str, suite: str) -> N
 
 
 def commands_to_try() -> list[str]:
-    """Those of the README, without what they do."""
+    """Return the README's commands to try it, without comments."""
     section = (ROOT / "README.md").read_text().partition("\n## Try it\n")[2].partition("\n## ")[0]
     (lines,) = re.findall(r"^```\n(.*?)^```$", section, re.M | re.S)
     return [line.partition("#")[0].strip() for line in lines.splitlines()]
 
 
-# Of `make test`, what needs no kernel and no guest; CI runs all of it on a clean machine.
+# Jobs of `make test` that need neither a kernel nor a guest; CI runs all on a clean machine.
 JOBS = ("lint", "unit")
 
 
 @pytest.mark.parametrize("suite", ["bookworm", "trixie"])
 def test_what_is_there_to_try(tmp_path: Path, suite: str) -> None:
-    """In a clone, which has what is committed: the demo as it stands, and style and unit tests."""
+    """In a clone, with what is committed: the demo, lint and unit tests."""
     with root(suite, tmp_path) as place:
         place.install("git", "make")
         place.configure_pip()
@@ -154,7 +154,7 @@ def test_what_is_there_to_try(tmp_path: Path, suite: str) -> None:
         demo, test = commands_to_try()
         shown = place.succeeds("sh", "-c", f"cd /root/clone && {demo}", timeout=5400)
         assert re.search(r"^demo: /dev/loop\d+ is a scratch disk", shown, re.M), shown
-        # Without a cgroup of its own, the backup has its name.
+        # Without a cgroup of its own, the backup is shown by name.
         summary = shown.rpartition("\nSummary\n")[2]
         named = r"^also: waiting for loop\d+ takes \d+% of the requests of .*(?:/backup|rsync)"
         assert re.search(named, summary, re.M), shown
@@ -164,7 +164,7 @@ def test_what_is_there_to_try(tmp_path: Path, suite: str) -> None:
         place.succeeds("sh", "-c", f"cd /root/clone && .venv/bin/python -m tests.run {' '.join(JOBS)}", timeout=3600)
 
 
-# A package without files: what Debian has, by the names that an rpm asks for.
+# An empty package that provides what Debian has, under the names that an rpm requires.
 PROVIDES = """
 Name: debian-has
 Version: 1
@@ -180,7 +180,7 @@ For dnf, which knows nothing of dpkg.
 
 
 def test_rpm_by_dnf(dist: Path, tmp_path: Path, disk: str) -> None:
-    """The line of the README, by Debian's dnf with a package that stands for what dpkg has."""
+    """The README's command with Debian's dnf; a package stands for what dpkg has installed."""
     (package,) = dist.glob("*.x86_64.rpm")
     spec = tmp_path / "debian-has.spec"
     spec.write_text(PROVIDES)
@@ -204,7 +204,7 @@ def test_each_line_of_the_readme_is_run_here() -> None:
 
 @pytest.mark.parametrize("suite", ["bullseye", "bookworm", "trixie", "sid"])
 def test_tarball(dist: Path, tmp_path: Path, disk: str, suite: str) -> None:
-    """On bullseye there is no libbpf of 1.0, and nowhere is anything but Python."""
+    """bullseye has no libbpf 1.0, and no root has anything but Python."""
     with root(suite, tmp_path) as place:
         place.install("xz-utils")
         before = place.named()
@@ -216,7 +216,7 @@ def test_tarball(dist: Path, tmp_path: Path, disk: str, suite: str) -> None:
 
 
 def test_tarball_on_the_other_machine(dist: Path, tmp_path: Path) -> None:
-    """In a guest of arm64, whose Python is Debian's."""
+    """In an arm64 guest with Debian's Python."""
     succeeds("tar", "-xf", str(dist / f"wptrace-{__version__}-linux.tar.xz"), "-C", str(tmp_path))
     folder = tmp_path / f"wptrace-{__version__}-linux"
     lab = (sys.executable, "-m", "tests.lab", "run", "--kernel", "6.12-arm64", "--cpus", "1", "--timeout", "900")
@@ -258,7 +258,7 @@ def test_wheel(dist: Path, tmp_path: Path, version: str) -> None:
     assert (tmp_path / "opt/venvs/wptrace/share/man/man1/wptrace-io.1").is_file()
     where = " ".join(word for word in line.split() if word.startswith("PIPX_"))
     succeeds_slowly("sh", "-c", f"cd / && {path} && {where} pipx uninstall wptrace")
-    # A lock of its own stays, which is empty.
+    # An empty lock file stays.
     left = {path.name for path in (tmp_path / "opt/venvs").rglob("*wptrace*")}
     assert left <= {".wptrace.lock"}
     assert not Path(wptrace).exists()
@@ -280,7 +280,7 @@ def test_lintian_and_rpmlint_find_no_error(dist: Path) -> None:
     assert done.returncode == 0, done.stdout
     (package,) = dist.glob("*.x86_64.rpm")
     done = run("rpmlint", "--config", "packaging/rpmlint.toml", str(package), "packaging/wptrace.spec")
-    # Of the package there are warnings where Debian's rpm does otherwise than Fedora's, of the spec none.
+    # There are warnings about the package because Debian's rpm differs from Fedora's, but none about the spec.
     assert "1 packages and 1 specfiles checked; 0 errors" in done.stdout, done.stdout
     assert not re.findall(r"^wptrace\.spec: .*$", done.stdout, re.M), done.stdout
 

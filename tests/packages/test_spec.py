@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recipes by rpm's and dpkg's own checks, without building anything."""
+"""The recipes against the checks of rpm and dpkg, without building anything."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def test_rpm_parses_the_spec() -> None:
 
 def test_the_spec_rebuilds_what_was_built() -> None:
     parsed = succeeds("rpmspec", "--parse", SPEC)
-    # %build itself is not among what rpm of Debian prints.
+    # Debian's rpm does not print the name %build.
     before = parsed.partition("\n%prep\n")[2].partition("\n%install\n")[0]
     removed, made = before.index("rm -rf build wptrace/objects"), re.search(r"^\S*make .*\ball\b", before, re.M)
     assert made
     assert removed < made.start()
-    # strip of this machine does not recognise BPF, and would fail the build.
+    # strip of this machine does not know BPF and would fail.
     assert "__brp_strip %{nil}" in (ROOT / SPEC).read_text()
 
 
-# What Fedora's rpm has that Debian's lacks, as far as the spec asks for it.
+# Macros of Fedora's rpm that the spec uses and Debian's lacks.
 FEDORA = {"fedora": "41", "dist": ".fc41", "_libdir": "/usr/lib64", "py_byte_compile(-)": "%{1} -m compileall %{2}"}
 
 
@@ -47,13 +47,13 @@ def test_the_spec_with_the_macros_of_fedora(target: str, machine: str) -> None:
     installed = done.stdout.partition("\n%install\n")[2].partition("\n%check\n")[0]
     assert f" MACHINE={machine} " in installed
     assert "LIBDIR=/usr/lib64 " in installed
-    # Else Python would compile there what rpm does not know, and not remove it.
+    # Otherwise Python would compile modules there that rpm does not know and does not remove.
     assert re.search(r"-m compileall \S+/usr/lib64/wptrace$", installed, re.M)
     listed = done.stdout.partition("\n%files\n")[2].splitlines()
     assert {"/usr/bin/wptrace", "/usr/lib64/wptrace/"} <= set(listed)
     units = {line.rpartition("/")[2] for line in listed if "/lib/systemd/system/" in line}
     assert units == {"wptrace-agent.service", "wptrace-io.service"}
-    # A macro that is not expanded.
+    # A macro that was not expanded.
     assert [line for line in listed if "%{" in line] == []
 
 
@@ -70,7 +70,7 @@ def test_the_rules_of_debian_call_what_there_is() -> None:
 
 
 def test_the_agent_is_exposed_to_little() -> None:
-    """By systemd's own judgement, of 0 to 10."""
+    """By the exposure level of systemd-analyze, from 0 to 10."""
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         pytest.skip("systemd-analyze is not installed")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tarball of this machine and the distribution's Python: built, unpacked, run."""
+"""The tarball for this machine and the distribution's Python: built, unpacked, run."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from wptrace import __version__
 PYTHON = "/usr/bin/python3"
 MACHINE = {"x86_64": "x86_64", "aarch64": "arm64"}[os.uname().machine]
 TOP = f"wptrace-{__version__}-linux"
-# Without what this machine has for itself.
+# Without programs that were installed locally.
 PATH = "/usr/bin:/bin"
-# Debian's bullseye has 2.31, RHEL 8 has 2.28.
+# bullseye has 2.31, RHEL 8 has 2.28.
 GLIBC = (2, 28)
 
 
@@ -59,7 +59,7 @@ def test_it_brings_libbpf_and_cffi_of_its_own(folder: Path) -> None:
     system = {one["name"]: one for one in json.loads(done.stdout)["system"]}
     assert system["libbpf"]["state"] == "ok"
     assert f"({folder}/lib/native/{MACHINE}/libbpf.so.1)" in system["libbpf"]["detail"]
-    # What is loaded is what lies here.
+    # Modules are loaded from this folder.
     start = folder / "lib/start/wptrace"
     reported = succeeds(
         PYTHON,

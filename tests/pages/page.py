@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RUN = [ROOT / "docs" / "recipes.md", ROOT / "docs" / "tutorial.md"]
 """Which pages are."""
 LEFT_OUT = "..."
-# It is a limit, not a measurement.
+# A limit, not a measurement.
 PATIENCE_S = 3000
 _BLOCK = re.compile(r"^```sh\n(?P<script>.*?)^```\n(?:\n```\n(?P<shown>.*?)^```\n)?", re.M | re.S)
 
@@ -42,26 +42,26 @@ def steps(page: str) -> list[Step]:
 
 
 def only(page: str, *titles: str) -> str:
-    """These sections of it."""
+    """Return these sections of a page."""
     return "".join(part for part in re.split(r"^(?=## )", page, flags=re.M) if part.splitlines()[0][3:] in titles)
 
 
 def words(line: str) -> str:
-    """A line without what may be otherwise each time: figures with their units, bars, spaces, numbers of devices."""
+    """Return a line without what may differ between runs: figures with units, bars, spaces, numbers of devices."""
     line = re.sub(r"[▏▎▍▌▋▊▉█|#-]+", " ", line)
     line = re.sub(r"\b(?:loop|dm-)\d+\b", "DISK", line)
     line = re.sub(r"\b0 lost", "none lost", line)
-    # A sentence counts one of something or several.
+    # A sentence may be about one or several.
     line = re.sub(r"\b(operation|request|bio|owner)s\b", r"\1", line)
     line = re.sub(r"[\d,.:]*\d(?: ?(?:ns|us|ms|s|k|M|[KMG]iB|B)\b)?%?(?:/s)?", "N", line)
     line = re.sub(r"N(?: ?[kM]?/s| ?[KMG]iB/s| B/s)", "N", line)
-    # Too small a part of a stage has no name in the verdict.
+    # The verdict only names parts of a stage that are large enough.
     line = line.replace(", N on the CPU", "")
     return " ".join(line.split())
 
 
 def matching(shown: str, written: Sequence[str]) -> list[str | None]:
-    """For each line that is shown the line that was written; None where there is none."""
+    """Return for each shown line the matching written line, or None."""
     found: list[str | None] = []
     at = 0
     known = [words(line) for line in written]
@@ -76,17 +76,17 @@ def matching(shown: str, written: Sequence[str]) -> list[str | None]:
 
 
 def run(page: str, folder: Path) -> list[str]:
-    """The output of each step, all of them by one shell; one that ends early has written less than the page shows."""
+    """Run all steps in one shell and return the output of each. If one fails early, output is missing."""
     wrapper = folder / "bin" / "wptrace"
     wrapper.parent.mkdir()
     wrapper.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {sys.executable} -m wptrace "$@"\n')
     wrapper.chmod(0o755)
-    # Guests have no udev, and these would wait for it.
+    # Guests have no udev, for which these tools would wait.
     lines = ["set -eu", "export DM_DISABLE_UDEV=1 MDADM_NO_UDEV=1", f"PATH={shlex.quote(str(wrapper.parent))}:$PATH"]
-    # dm-crypt waits a minute for modules of its cipher, which is over at once where idle time is skipped (ETIMEDOUT).
+    # dm-crypt waits a minute for its cipher's modules, which passes at once if idle time is skipped (ETIMEDOUT).
     lines += ["modprobe -a aesni_intel xts || true"]
     for number, step in enumerate(steps(page)):
-        # In braces, and not in parentheses: what a step sets is there for the next ones.
+        # In braces, not in parentheses, so that variables are kept for later steps.
         lines += ["{", step.script, f"}} >{folder}/{number}.out 2>&1"]
     script = folder / "page.sh"
     script.write_text("\n".join(lines) + "\n")
@@ -94,7 +94,7 @@ def run(page: str, folder: Path) -> list[str]:
     work.mkdir()
     for linked in re.findall(r"\]\((\S+\.wpt)\)", page):
         shutil.copy(ROOT / "docs" / linked, work)
-    # Its output is in a file: what it leaves running would hold a pipe open.
+    # Into a file, because processes that it leaves running would hold a pipe open.
     with (folder / "errors").open("w") as errors:
         done = subprocess.run(
             ["bash", str(script)], cwd=work, stdin=subprocess.DEVNULL, stderr=errors, timeout=PATIENCE_S, check=False
@@ -122,7 +122,7 @@ def differences(page: str, written: Sequence[str]) -> list[str]:
 
 
 def renewed(page: str, written: Sequence[str]) -> str:
-    """With the lines of this run; what shows nothing yet gets all of them."""
+    """Return the page with the lines of this run. A block that shows nothing yet gets all of them."""
     outputs = iter(written)
 
     def one(found: re.Match[str]) -> str:
@@ -144,7 +144,7 @@ def main() -> int:
     write = "--write" in sys.argv
     file = Path(sys.argv[-1])
     page = file.read_text()
-    # What is mounted there by a page that did not get to its end goes with the guest.
+    # If a page fails early, its mounts end with the guest.
     written = run(page, Path(tempfile.mkdtemp()))
     found = differences(page, written)
     print("\n".join(found))

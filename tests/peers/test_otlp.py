@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics and spans sent by OTLP, as others read them.
+"""Metrics and spans sent by OTLP, as other programs read them.
 
-VictoriaMetrics stores metrics under the names of the text for Prometheus; rotel, a collector, passes everything on.
+VictoriaMetrics stores metrics under the names of the text for Prometheus; rotel, a collector, forwards everything.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def free_port() -> int:
 
 @contextmanager
 def rotel(folder: Path, behind: Collector) -> Iterator[str]:
-    """The endpoint of one that sends all that it gets to another collector."""
+    """The endpoint of a rotel that forwards everything to another collector."""
     program = Path(pytest.importorskip("rotel").__file__).with_name("rotel-agent")
     ports = {name: f"127.0.0.1:{free_port()}" for name in ("http", "grpc")}
     options = [f"--otlp-{name}-endpoint={address}" for name, address in ports.items()]
@@ -111,7 +111,7 @@ def rotel(folder: Path, behind: Collector) -> Iterator[str]:
 
 
 def test_a_collector_passes_all_of_it_on(tmp_path: Path) -> None:
-    """The collector passes on the same: each point, and each span with its attributes, events and parent."""
+    """Each point arrives, and each span with its attributes, events and parent."""
     made = Otlp([source(kinds.REQUEST)], NOON)
     made.resource = {"service.name": "wptrace"}
     group = kinds.REQUEST.group("sda", "read")
@@ -138,7 +138,7 @@ def test_a_collector_passes_all_of_it_on(tmp_path: Path) -> None:
 
 
 def points_of(messages: Iterable[Any]) -> list[bytes]:
-    """Each with the metric's name, as bytes that are the same for the same contents."""
+    """Return each point with its metric's name, as bytes that are the same for the same contents."""
     found = []
     for one in messages:
         whole = metrics_service_pb2.ExportMetricsServiceRequest.FromString(bytes_of(one))

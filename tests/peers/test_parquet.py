@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parquet, asked by DuckDB."""
+"""Parquet, queried by DuckDB."""
 
 from __future__ import annotations
 

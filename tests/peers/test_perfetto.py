@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trace for Perfetto, asked by SQL in its own trace processor."""
+"""A trace for Perfetto, queried by SQL in its own trace processor."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_its_trace_processor_has_our_counts_and_sums(perfetto: Callable[[Path], 
     assert {name: (count, ns) for name, count, ns in rows} == {name: (counts[name], times[name]) for name in counts}
     once = [event for event in events if event.stages["device"] and event.fields.get("requests", 1) == 1]
     assert query("select count(*) from flow") == [[len(once)]]
-    # Each leads to the slice of the device, which lies where that stage does.
+    # Each flow leads to the slice of the device, which is where that stage is.
     assert query(
         "select count(*) from flow join slice o on slice_out = o.id join slice i on slice_in = i.id"
         " where i.ts < o.ts or i.ts + i.dur > o.ts + o.dur"
@@ -43,7 +43,7 @@ def test_its_trace_processor_has_our_counts_and_sums(perfetto: Callable[[Path], 
     device = sum(event.stages["device"] for event in once if event.group.kind is path.OPERATION)
     count = sum(event.group.kind is path.OPERATION for event in once)
     assert query(whole.format(", in the device")) == [[count, device]]
-    # Of what has parts each is an argument: no reprs of Python.
+    # Parts of a structured argument are arguments of their own, not a repr of Python.
     keys = {key for (key,) in query("select distinct key from args where key like 'debug.%'")}
     assert "debug.cpus.submit" in keys
     assert query("select count(*) from args where string_value like '{%' or string_value like '[{%'") == [[0]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of `contrib/` as promtool reads them: they fire where they should, and nowhere else."""
+"""The rules of `contrib/`, evaluated by promtool: they fire where they should, and only there."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_rules_of_the_page_are_right(tmp_path: Path) -> None:
 
 
 def test_prometheus_finds_the_pods_of_the_page(tmp_path: Path) -> None:
-    """As far as promtool can say without a cluster."""
+    """As far as promtool can check it without a cluster."""
     file = tmp_path / "prometheus.yml"
     (config,) = blocks(section("agent.md", "## Kubernetes"), "yaml")
     file.write_text(config)

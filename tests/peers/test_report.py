@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of a report in a browser without the network: what it shows, its keys, what it fetches and complains of."""
+"""The page of a report in a browser without a network: contents, keys, requests and complaints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Open = Callable[..., Any]
 
 @pytest.fixture
 def opened(chromium: Any, tmp_path: Path) -> Iterator[Open]:
-    """Opens a page of these results; at the end there must be no complaint and no other request."""
+    """Open a page of these results. At the end there must be no complaint and no other request."""
     contexts, said, asked = [], [], []
 
     def make(*results: Any, width: int = 1280, scheme: str = "light", view: str = "stages") -> Any:
@@ -49,7 +49,7 @@ def opened(chromium: Any, tmp_path: Path) -> Iterator[Open]:
 
 
 def trace(count: int = 6) -> list[Any]:
-    """So many intervals of a second; the first is ten times as slow as the others."""
+    """Make this many intervals of a second; the first one is ten times as slow as the others."""
     parts = [path.cells()] * count
     slow = {
         group: path.cell([name for name in found if name != "total"], 500, 10.0)
@@ -77,7 +77,7 @@ def trace(count: int = 6) -> list[Any]:
 
 
 def row(found: Any, series: int, name: str) -> list[str]:
-    """Of a table of stages: count, mean, percentiles, largest, share."""
+    """Return a row of a table of stages: count, mean, percentiles, maximum, share."""
     named = found.locator(f'td:text-is("{name}"), td summary:text-is("{name}")')
     line = found.locator(f'table[data-series="{series}"] tr', has=named).first
     return [cell.strip() for cell in line.locator("td.num").all_inner_texts()]
@@ -104,7 +104,7 @@ def test_it_shows_the_figures_of_the_report(opened: Open) -> None:
 
 
 def test_a_range_has_figures_of_its_own(opened: Open) -> None:
-    """By keys, then by a drag with the pointer."""
+    """Selected by keys, then by dragging with the pointer."""
     found = opened(*trace())
     whole = row(found, 0, "total")
     found.focus("#heat")
@@ -123,7 +123,7 @@ def test_a_range_has_figures_of_its_own(opened: Open) -> None:
     found.mouse.up()
     fast = row(found, 0, "total")
     assert fast[0] == "2,000"
-    # What each has of the time stays the sum of the stages.
+    # Shares still add up to the sum of the stages.
     shares = [float(row(found, 0, name)[7].rstrip("%")) for name in path.NAMES if path.USUAL[name]]
     assert sum(shares) == pytest.approx(100, abs=0.5)
     found.click("#reset")
@@ -144,7 +144,7 @@ def test_a_stage_has_what_it_was_made_of_in_the_whole(opened: Open) -> None:
 
 
 def test_a_range_of_events_is_finer_than_an_interval(opened: Open) -> None:
-    """Every one of 300 operations is told; of the requests below them only intervals are known."""
+    """All of 300 operations are events; of their requests there are only intervals."""
     events = singles(300)
     whole = summed(events)
     requests = {path.REQUEST.group("nvme0n1", "read"): path.requests(300)}
@@ -176,7 +176,7 @@ def test_a_range_of_events_is_finer_than_an_interval(opened: Open) -> None:
 
 
 def test_a_range_has_no_neighbouring_columns(opened: Open) -> None:
-    """An interval may begin before the one before it has ended: by what it takes to read two clocks."""
+    """An interval may begin before the previous one has ended, because two clocks are read one after the other."""
     first, *rest = trace()
     reports = [one for one in rest if isinstance(one, Report) and one.kind == "interval"]
     early = [one._replace(ts_ns=one.ts_ns + at % 2 * 370) for at, one in enumerate(reports)]
@@ -278,7 +278,7 @@ def test_the_incident_of_a_dump_is_marked(opened: Open) -> None:
     found.click("#around")
     assert found.locator("#heat .since, #heat .queued, #heat .slow").count() == 3
     assert "of 6.00 s" in found.inner_text("#told")
-    # Of something else there is when it was, and no such point.
+    # Other figures have a time and no such point.
     found.click("#reset")
     found.select_option("#what", label="write page-cache hits")
     assert (found.locator("#heat .slow").count(), found.locator("#heat .queued").count()) == (0, 1)
@@ -291,7 +291,7 @@ def test_a_trace_without_one_has_no_incident(opened: Open) -> None:
 
 
 def levels(found: Any, chart: int) -> list[list[float]]:
-    """The heights of the lines of one of the rates, from the zero line up, as shares of the largest one."""
+    """Return the heights of the lines of a chart, from the zero line up, as shares of the highest."""
     paths = (
         found.locator(".rate").nth(chart).locator("path").evaluate_all("all => all.map((one) => one.getAttribute('d'))")
     )
@@ -299,7 +299,7 @@ def levels(found: Any, chart: int) -> list[list[float]]:
 
 
 def test_rates_are_those_of_the_intervals(opened: Open) -> None:
-    """Also in the last part of a second, and of bytes that came in one interval alone."""
+    """Including the last fraction of a second, and bytes of a single interval."""
     *results, whole = trace()
     moved = {path.REQUEST.group("nvme0n1", "read"): Counter({"bytes": 3 << 20})}
     results = [one._replace(counters={}) if isinstance(one, Report) else one for one in results]
@@ -309,7 +309,7 @@ def test_rates_are_those_of_the_intervals(opened: Open) -> None:
     )
     found = opened(*results, late)
     requests, size, each, depth = (levels(found, chart) for chart in range(4))
-    # Reads are the most of three operations, and as many in each second.
+    # Reads are the most frequent of three operations, with as many in each second.
     assert [len(line) for line in requests] == [6, 6, 6]
     assert requests[0] == pytest.approx([1] * 6, abs=0.06)
     assert [line[1] for line in requests[1:]] == pytest.approx([150 / 520, 30 / 520], abs=0.03)
@@ -377,7 +377,7 @@ def test_it_fits_a_telephone_and_follows_the_scheme(opened: Open, scheme: str) -
     assert "where it is large" in found.inner_text("#stages")
     colour = found.evaluate("getComputedStyle(document.body).backgroundColor")
     assert colour == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(13, 17, 23)")
-    # Paper is white.
+    # Print is on white.
     found.emulate_media(media="print")
     assert found.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
 
@@ -401,7 +401,7 @@ def test_the_first_page_on_paper_is_the_summary(opened: Open, tmp_path: Path) ->
 
 
 def test_names_are_text(opened: Open) -> None:
-    """The last one would be seen as a dialog or an element."""
+    """The last of these names would show up as a dialog or an element."""
     for name in (*HOSTILE, END, "<img src=x onerror=alert(1)>"):
         start = path.start()._replace(notes=[name], kernel=name, filters={"dev": [name], "by": "process"})
         event = path.operation(comm=name, path=name)

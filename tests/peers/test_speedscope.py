@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stacks in speedscope's own pages, and by its schema."""
+"""Stacks in speedscope's own pages, and against its schema."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.npm
 
 
 def written(file: Path) -> Path:
-    """Three stacks: two of reads, and one of these under another caller."""
+    """Write three stacks: two of reads, and one of these with another caller."""
     stacks = {
         Stack(("submit_bio", "ext4_readpage", "vfs_read"), (), ""): [1_000_000, 2_000_000],
         Stack(("submit_bio", "xfs_readpage", "vfs_read"), (), ""): [4_000_000],

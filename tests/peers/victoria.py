@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""VictoriaMetrics, which takes metrics by OTLP."""
+"""VictoriaMetrics, which receives metrics by OTLP."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Victoria:
             return bytes(answer.read())
 
     def ask(self, query: str) -> list[Any]:
-        """Series with their last values; what has just come counts."""
+        """Return series with their last values, including those that have just arrived."""
         self.get("internal/force_flush")
         return list(json.loads(self.get("api/v1/query", query=query, nocache="1"))["data"]["result"])
 
     def value(self, query: str) -> float:
-        """Of one series; -1 if there is none yet."""
+        """Return the value of the only series; -1 until there is one."""
         found = self.ask(query)
         return float(found[0]["value"][1]) if len(found) == 1 else -1
 

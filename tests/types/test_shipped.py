@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each definition that comes with wptrace, against the types of each kernel of the lab, none of which is booted."""
+"""The shipped definitions against the BTF of each kernel of the lab, without booting it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _BOOTABLE = [kernel.name for kernel in KERNELS if kernel.arch == "amd64" and not
 _RUNNING = "running"
 
 _NO_FUSE = ("5.10", "6.1")
-# What a kernel lacks, and what is not said of it: everything else is there on all of them.
+# What a kernel lacks, and the message about it. All others have everything.
 _LACKS = {
-    # Types of modules are in no BTF: CONFIG_DEBUG_INFO_BTF_MODULES came with 5.11.
+    # Types of modules need CONFIG_DEBUG_INFO_BTF_MODULES, which came with 5.11.
     ("rpc", "5.10"): ["there is no tracepoint rpc_task_begin on 5.10", "there is no tracepoint rpc_task_end on 5.10"],
     ("nbd", "5.10"): [
         f"there is no tracepoint nbd_{name} on 5.10"
@@ -40,11 +40,11 @@ _LACKS = {
         for name in _NO_FUSE
     },
 }
-# Of modules, which a kernel that runs may not have loaded.
+# Tracepoints of modules, which a running kernel may not have loaded.
 _OF_MODULES = {"rpc": "rpc_task", "nbd": "nbd_"}
-# Their points are in a server, so no kernel lacks any.
+# Points in servers, so they do not depend on the kernel.
 _OF_SERVERS = {"nginx", "postgres", "redis"}
-# Optional labels and points that are not everywhere: dropped packets tell why from 5.17 on.
+# Optional labels and points that some kernels lack: dropped packets have a reason since 5.17.
 _NO_REASON = {"5.10"}
 
 
@@ -56,7 +56,7 @@ def _kernel(name: str) -> Kernel:
         return RunningKernel()
     wanted = next(kernel for kernel in KERNELS if kernel.name == name)
     installed = fetch.fetch(wanted)
-    # Half a million objects that stay: to look through them again and again takes longer than to read them.
+    # Half a million permanent objects, which take the collector longer than reading them.
     gc.disable()
     base = Btf.parse(types.of(installed))
     modules = {module: types.of(installed, module) for module in ("sunrpc", "nbd")}
@@ -87,7 +87,7 @@ def test_a_definition_has_the_name_of_its_file_and_tells_what_it_is(name: str) -
     assert found.name == name
     assert found.about
     assert found.noun != "object"
-    # A stage is described once, where its point is named first.
+    # A stage is described once, where its point is first named.
     described = {point.name for point in found.points if point.description and point.meaning}
     assert described == set(found.columns)
 
@@ -118,11 +118,11 @@ def test_all_points_have_a_way_without_functions_of_their_own_where_they_are_tra
 def test_what_is_issued_is_read_where_each_kernel_has_it(kernel: Kernel) -> None:
     issued = _resolved("block", kernel).resolution.points[1].attachments[0]
     assert (issued.way, issued.target) == ("tp_btf", "block_rq_issue")
-    # The queue came before the request until a54895fa057c ("block: remove the request_queue to argument request based
+    # The queue preceded the request until a54895fa057c ("block: remove the request_queue to argument request based
     # tracepoints", 5.11); the resolver finds the request by its type.
     assert issued.becomes is not None
     assert [issued.becomes.pointer, issued.labels[0].text, issued.labels[1].bits] == [True, True, 8]
-    # By way of the queue from 5.17 on, where the disk moved to it.
+    # Through the queue since 5.17, when the disk moved there.
     assert len(issued.labels[0].loads) == (2 if kernel.name == "5.10" else 3)
 
 
@@ -133,7 +133,7 @@ def test_why_a_packet_was_dropped_is_reported_where_the_kernel_knows(kernel: Ker
 
 def test_who_was_preempted_is_reported_by_the_old_name_and_the_new_one(kernel: Kernel) -> None:
     preempted = _resolved("runqueue", kernel).resolution.points[2].attachments[0]
-    # 2f064a59a11f ("sched: Change task_struct::state", 5.14) renamed the field and made it 32 bits.
+    # 2f064a59a11f ("sched: Change task_struct::state", 5.14) renamed the field and made it 32 bits wide.
     assert preempted.filters[0].left.size == (8 if kernel.name == "5.10" else 4)
 
 
@@ -169,7 +169,7 @@ def test_the_types_of_another_kernel_come_from_a_file(tmp_path: Path) -> None:
 
 
 def test_what_the_doctor_says_without_functions(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a hardened kernel, which has tracepoints alone."""
+    """As on a hardened kernel, which only has tracepoints."""
     monkeypatch.setattr(doctor, "RunningKernel", lambda: kernel)
     refused = {"fentry", "fexit", "kprobe", "kretprobe"}
     found = {check.name: (check.state, check.detail) for check in doctor._definitions(refused)}
@@ -177,6 +177,6 @@ def test_what_the_doctor_says_without_functions(kernel: Kernel, monkeypatch: pyt
     assert found["netrx"] == (DEGRADED, "without ip, l4, socket, merged, freed")
     assert found["tcp"] == (MISSING, "ret:tcp_sendmsg can be observed by no way that this kernel allows")
     assert found["irq"] == (OK, "handlers of interrupts")
-    # Their events are refused as well.
+    # Its trial events are refused as well.
     everything = {*refused, "tp_btf", "raw_tp", "tracepoint", "uprobe", "uretprobe"}
     assert {check.state for check in doctor._definitions(everything)} == {MISSING}
