@@ -29,7 +29,7 @@ def counted(flow: PathFlow, shedder: PathShedder) -> tuple[int, int, int]:
 
 
 def measured(flow: PathFlow, shedder: PathShedder, reader: Reader) -> tuple[float, float]:
-    """Nanoseconds and runs for a request."""
+    """Return nanoseconds and runs for a request."""
     before = counted(flow, shedder)
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:

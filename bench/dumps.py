@@ -34,7 +34,7 @@ _HEAD_WORDS = 8
 
 
 def _fill(part: parts.Recorder) -> int:
-    """The areas with copies of the records that are there, each later than the one before it; how many real ones."""
+    """Fill the areas with copies of their records, each later than the one before; return the number of real ones."""
     table, size = part._obj.maps["recorded"], part._record.size
     whole = mmap.mmap(table.fd, -(-table.max_entries * size // mmap.PAGESIZE) * mmap.PAGESIZE)
     heads = part._obj.view("recorder_heads").cast("Q")

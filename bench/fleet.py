@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An hour of many hosts, this week and last, in ClickHouse (chdb) by contrib/clickhouse, and single requests in DuckDB.
+"""An hour of many hosts, this week and last, in ClickHouse (chdb) with contrib/clickhouse, and requests in DuckDB.
 
-Distributions are those of a real disk: a file of `wptrace io --level block --export json=FILE`.
+Distributions are those of a real disk, from `wptrace io --level block --export json=FILE`.
 """
 # ruff: noqa: S608 - all names are our own
 
@@ -23,11 +23,11 @@ from wptrace.outputs.otlp import LENGTH, OFFSET_NS, SCALE, buckets
 
 _ROOT = Path(__file__).resolve().parents[1]
 _INTERVAL_S, _WEEK_S, _BATCH_S = 10, 7 * 86400, 60
-# How many different intervals each series has, and of how many values.
+# How many different intervals a series has, and of how many values each.
 _DIFFERENT, _VALUES = 40, 400
-# One host in so many has a device that takes twice as long as last week.
+# One in this many hosts has a device that takes twice as long as last week.
 _RISEN, _TWICE = 20, 1 << SCALE
-# Written by the exporter of the OpenTelemetry collector; here only the view reads it.
+# The exporter of the OpenTelemetry collector writes this table; only the view reads it here.
 _OTEL = """
 CREATE TABLE otel_metrics_exponential_histogram (
     ResourceAttributes Map(LowCardinality(String), String), MetricName String,
@@ -38,7 +38,7 @@ CREATE TABLE otel_metrics_exponential_histogram (
 
 
 class _Series:
-    """What a row of the file may count in an interval, as OTLP has it: zeros, and then the buckets."""
+    """What a row of the file may count in an interval, as in OTLP: zeros, then the buckets."""
 
     def __init__(self, row: dict[str, Any], rng: random.Random) -> None:
         self.operation, self.stage = row["op"], row["stage"]
@@ -61,7 +61,7 @@ def _slower(interval: list[int]) -> list[int]:
 
 
 def _rows(file: Path, hosts: int, start_s: int, seconds: int, week: int, batch: Path) -> Iterator[int]:
-    """Write the rows of each minute, and say how many there are."""
+    """Write the rows of each minute, and generate their numbers."""
     rng = random.Random(week)  # noqa: S311
     rows = json.loads(file.read_text().splitlines()[-1])["rows"]
     series = [_Series(row, rng) for row in rows if row["kind"] == "request"]
@@ -127,7 +127,7 @@ def clickhouse(file: Path, hosts: int, seconds: int) -> None:
 
 
 def parquet(file: Path, hosts: int) -> None:
-    """The same file for each host, this week and last."""
+    """Write the same file for each host, this week and last."""
     import duckdb
 
     with tempfile.TemporaryDirectory(dir=file.parent) as folder:

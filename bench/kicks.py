@@ -28,12 +28,12 @@ while True:
 
 
 def main() -> None:
-    """Two processes do the same: one is traced."""
+    """Let two processes do the same, and trace one of them."""
     words = [sys.executable, "-c", _TRACED]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
     with subprocess.Popen(words, **pipes) as traced, subprocess.Popen(words, **pipes) as other:  # type: ignore[call-overload]
         for one in (traced, other):
-            each(one)  # once, for what is made at the first use
+            each(one)  # once, for what the first use creates
         before = [each(one) for one in (traced, other)]
         command = [sys.executable, "-m", "wptrace", "host", "--pid", str(traced.pid), "--kicks", "--json"]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as tracer:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loss by rate: reads of cached pages, each shown one by one, with the ring of the default size.
+"""Loss by rate: reads of cached pages, each reported by a line, with a ring of the default size.
 
-Cached, because a request of a disk costs this machine more than the record of it; the record is the same. The reader
-has a CPU of its own. It is measured alone, and as the command that writes JSON lines to a file. Both it and the load
-run in real time, so that it is not the other work of the machine that is measured.
+The pages are cached because a request of a disk costs more than its record; the record is the same. The reader has a
+CPU of its own. It is measured by itself, and as the command that writes JSON lines to a file. Reader and load run in
+real time, so that other processes do not disturb the measurement.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ Found = dict[str, Any]
 RATES = (12_500, 25_000, 50_000, 100_000, 200_000, 400_000)
 _SECONDS = 4
 _BURST = 100
-# A read with its pause's end, about. What was really offered is printed.
+# Roughly the time of a read and of the end of its pause. The real rate is printed.
 _TAKES_S = 3.5e-6
 _CPUS = sorted(os.sched_getaffinity(0))
 
 
 def _offer(disk: Disk, rate: int, took_s: float) -> tuple[int, float]:
-    """How many reads were made, and at which rate: what is wanted may be more than the machine can do.
+    """Make reads, and return their number and the real rate, which may be lower than requested.
 
-    They come in bursts with pauses: fio's own rates make up for what was missed by a burst without an end.
+    The reads come in bursts with pauses: fio's own rates would make up for missed reads in an endless burst.
     """
     pause_us = max(round(1e6 * _BURST * (1 / rate - took_s)), 1)
     with tempfile.NamedTemporaryFile("r", suffix=".json") as report:
@@ -68,7 +68,7 @@ def _offer(disk: Disk, rate: int, took_s: float) -> tuple[int, float]:
 
 
 def _alone(disk: Disk, rate: int) -> Found:
-    """Decoded and joined, and no more."""
+    """Only decode and join the records."""
     flow = PathFlow(Options(devices=(disk.name,), slow_ns=0))
     over = Event()
     reported = 0
@@ -130,7 +130,7 @@ def _written(name: str, disk: Disk, rate: int, *more: str) -> Found:
             reported += line.startswith(('{"kind":"hit"', '{"kind":"operation"'))
     summary = json.loads(line)
     return _result(
-        # What is captured has no lines.
+        # There are no lines for captured records.
         *(name, rate, made, speed, reported or summary["overhead"]["records"], summary["loss"].get("ring_full", 0)),
         *(summary["overhead"]["reader_cpu_ns"] / 1e9, 0.0),
     )
@@ -162,7 +162,7 @@ def measure(rates: Sequence[int] = RATES) -> list[Found]:
     with (
         tempfile.TemporaryDirectory(dir="/dev/shm") as folder,
         loop_device(Path(folder, "disk.img")) as disk,
-        # Open all the time: the pages go with who closes it last.
+        # Keep it open, because the last close drops the pages.
         Path(disk.path).open("rb") as held,
     ):
         while held.read(1 << 20):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a page that a command makes stand between `<!-- NAME -->` and `<!-- end -->`."""
+"""Generated parts of a page, between `<!-- NAME -->` and `<!-- end -->`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ END = "<!-- end -->"
 
 
 def filled(page: str, name: str, block: str) -> str:
-    """With `block` between the marks of that name; unchanged if it has none."""
+    """Return the page with `block` between the marks of that name; unchanged if there are none."""
     before, mark, rest = page.partition(f"<!-- {name} -->\n")
     if not mark:
         return page
@@ -23,5 +23,5 @@ def between(page: str, name: str) -> str:
 
 
 def named(page: str, kind: str) -> list[str]:
-    """Of marks `<!-- KIND: NAME -->` the names, as they stand."""
+    """Return the names of marks `<!-- KIND: NAME -->`, in the order of the page."""
     return re.findall(rf"^<!-- {kind}: (\w+) -->$", page, re.M)

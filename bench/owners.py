@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long the agent takes to answer a scraper while 100,000 owners come and go, in a process without BPF."""
+"""The agent's time for a scrape while 100,000 owners come and go, in a process without BPF."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _path(number: int) -> str:
 
 
 class _World:
-    """Counts of owners, as a flow has them: one that leaves is counted among the others."""
+    """Counts of owners as a flow has them; owners that leave are counted among the others."""
 
     def __init__(self) -> None:
         self._random = random.Random(1)  # noqa: S311
@@ -47,7 +47,7 @@ class _World:
         return [kind.group("nvme0n1", "read", _path(number)) for kind in (_OPERATION, _REQUEST)]
 
     def _count(self, group: Group) -> None:
-        # A new object, as of a snapshot.
+        # Snapshots have new objects.
         found = {name: one.copy() for name, one in self._cells.get(group, {}).items()}
         for measured in group.kind.rows:
             if measured.name != UNATTRIBUTED:
@@ -66,7 +66,7 @@ class _World:
         self._folded[group] = 1
 
     def turn(self, busy: float) -> None:
-        """The first ones leave, as many come, and this share of the rest goes on."""
+        """Let the oldest owners leave, as many others come, and this share of the rest go on."""
         rest = [number for number in self._there if self._random.random() < busy]
         for _ in range(REPLACED if self._there else THERE):
             if len(self._there) == THERE:
@@ -87,7 +87,7 @@ class _World:
 
 
 def run(owners: int, busy: float) -> dict[str, Any]:
-    """CPU times of each text, in ms, after the first."""
+    """Return the CPU time of each text in ms, without the first."""
     nowhere = Path("/nonexistent")
     metrics = Metrics([Source("io", "path", (*kinds.KINDS, *KINDS[CGROUP]), {})])
     metrics.own(OwnerNames("container", nowhere, nowhere).owners(TOP))

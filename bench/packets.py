@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In the guest: what following a received packet costs. bench/instructions.py starts it.
+"""In the guest: the cost of following a received packet. bench/instructions.py starts it.
 
-One task sends a datagram through veth into another network namespace and reads it there, again and again. One CPU does
-all of that, and its clock counts instructions.
+A task sends a datagram through veth into another network namespace and reads it there, again and again. The only CPU
+does all of that, and its clock counts instructions.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     found: Found = {"kernel": os.uname().release, "packets": options.packets, "tools": []}
     with _veth(), _sockets() as link:
-        _send(link, 1000)  # once, for what is made at the first use
+        _send(link, 1000)  # once, for what the first use creates
         found["base"] = _least(link, options)
         print(f"untraced: {found['base']:.0f} instructions a packet", flush=True)
         for tool in PACKETS:
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _least(link: Link, options: argparse.Namespace) -> float:
-    """Now and then the kernel does something else."""
+    """Return the cost of a packet from the closest repeats, because the kernel sometimes does something else."""
     return closest([_send(link, options.packets) for _ in range(options.repeats + 1)], options.repeats)[0]
 
 
@@ -77,7 +77,7 @@ def _tool(tool: Tool, link: Link, base: float, options: argparse.Namespace) -> F
 
 
 def _send(link: Link, count: int) -> float:
-    """Instructions a packet."""
+    """Send and receive packets, and return the instructions for each."""
     send, receive = link.sender.send, link.reader.recv
     begin = time.monotonic_ns()
     for _ in range(count):
@@ -88,7 +88,7 @@ def _send(link: Link, count: int) -> float:
 
 @contextmanager
 def _sockets() -> Iterator[Link]:
-    """One of this namespace, and one of the other: a socket stays where it was made."""
+    """A socket of this namespace and one of the other: a socket stays where it was created."""
     libc = ctypes.CDLL(None, use_errno=True)
 
     def enter(path: Path) -> None:
@@ -125,7 +125,7 @@ def _veth() -> Iterator[None]:
         ip("addr", "add", "10.9.0.1/24", "dev", _NEAR)
         ip("link", "set", _NEAR, "up")
         ip("-n", _NAMESPACE, "addr", "add", f"{_FAR_ADDRESS}/24", "dev", _FAR)
-        # Without its loopback device a namespace takes nothing that is for itself.
+        # A namespace without a loopback device accepts no packets for itself.
         for device in ("lo", _FAR):
             ip("-n", _NAMESPACE, "link", "set", "up", "dev", device)
         yield

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""On the running kernel: a load without and with tracing, in turn, and the ratio of both with a confidence interval.
+"""On the running kernel: a load with and without tracing in turn, and the ratio of both with a confidence interval.
 
-Only a loop device of our own is traced. The load runs in real time, so that other work of the machine disturbs it less.
+Only a loop device is traced. The load runs in real time, so that other processes disturb it less.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ class Work(NamedTuple):
 
 
 def _requests(disk: Disk) -> float:
-    """The median: anything that takes the CPU of the loop device's worker meanwhile moves the mean."""
+    """Return the median, because anything that takes the CPU of the loop device's worker changes the mean."""
     job = fio(disk.path, rw="randread", number_ios=_REQUESTS, io_size=_REQUESTS * 4096, randseed=1)
     return float(job["read"]["clat_ns"]["percentile"]["50.000000"])
 
 
 def _queued(disk: Disk) -> float:
-    """The whole time, as requests overlap. The best of some runs."""
+    """Return the whole time of the best run, because requests overlap."""
     options = {"rw": "randread", "ioengine": "libaio", "iodepth": 32, "number_ios": _REQUESTS, "randseed": 1}
     return min(float(fio(disk.path, **options)["read"]["runtime"]) for _ in range(3)) * 1e6 / _REQUESTS
 
 
 def _tree(_disk: Disk) -> float:
-    """Small files that the page cache holds: opened, read, closed. The best of some runs, for a file."""
+    """Open, read and close small cached files; return the best time for a file."""
     folders = [ROOT / name for name in ("wptrace", "tests", "docs", "bpf_src")]
     command = ["taskset", "--cpu-list", str(max(os.sched_getaffinity(0))), "grep", "-rc", "no such line"]
     times, files = [], 0
@@ -73,7 +73,7 @@ def _tree(_disk: Disk) -> float:
 
 
 def _calls(_disk: Disk) -> float:
-    """Reads and writes of one byte: two system calls a piece, no I/O. The best of some runs, for the same reason."""
+    """Read and write one byte each: two system calls without I/O. Return the best time."""
     command = ["dd", "if=/dev/zero", "of=/dev/null", "bs=1", f"count={_PIECES}", "status=none"]
     times = []
     for _ in range(4):
@@ -92,7 +92,7 @@ def _loop() -> str:
 
 
 def _bare(call: str) -> Callable[[Disk], float]:
-    """`dd` has work of its own between its calls, which makes their part of the whole smaller."""
+    """Return a load of one system call, because `dd` does other work between its calls."""
 
     def run(_disk: Disk) -> float:
         command = ["taskset", "--cpu-list", str(max(os.sched_getaffinity(0))), _loop(), call, str(_PIECES)]
@@ -130,7 +130,7 @@ def measure(pairs: int, modes: Sequence[tuple[str, ...]] = MODES, works: Collect
 
 
 def _compare(work: Work, mode: Sequence[str], disk: Disk, pairs: int) -> Found:
-    """Each pair in another order than the one before it, so that what drifts hits both alike."""
+    """Measure each pair in another order than the one before, so that drift affects both equally."""
     ratios, without = [], []
     for number in range(pairs):
         times = {}
@@ -151,7 +151,7 @@ def _compare(work: Work, mode: Sequence[str], disk: Disk, pairs: int) -> Found:
 
 
 def estimate(ratios: Sequence[float]) -> tuple[float, float, float]:
-    """The median, which a few disturbed pairs do not move, and 95 % of it by the bootstrap."""
+    """Return the median, on which a few disturbed pairs have no effect, and 95 % of it by the bootstrap."""
     chance = random.Random(1)  # noqa: S311 - the same figures from the same runs
     medians = sorted(statistics.median(chance.choices(ratios, k=len(ratios))) for _ in range(_RESAMPLES))
     return statistics.median(ratios), medians[int(0.025 * _RESAMPLES)], medians[int(0.975 * _RESAMPLES)]
@@ -159,7 +159,7 @@ def estimate(ratios: Sequence[float]) -> tuple[float, float, float]:
 
 @contextmanager
 def _real_time() -> Iterator[None]:
-    """For what is started meanwhile."""
+    """Run what is started meanwhile in real time."""
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     try:
         yield

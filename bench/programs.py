@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In a guest whose clock counts instructions: what points in programs add to a call of a function that does nothing."""
+"""In a guest whose clock counts instructions: what points in programs add to a call of an empty function."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ at = "ufn:{program}:work"
 name = "returned"
 at = "uret:{program}:work"
 """
-# The end is never seen.
+# The end is never reached.
 _ENTRY = """
 name = "calls"
 key = "task"
@@ -81,7 +81,7 @@ def main() -> None:
                 with subprocess.Popen(command, stdout=subprocess.PIPE) as tracer:
                     assert tracer.stdout is not None
                     tracer.stdout.readline()
-                    each(traced)  # once, for what is made at the first use
+                    each(traced)  # once, for what the first use creates
                     found = each(traced)
                     tracer.send_signal(signal.SIGINT)
                     summary = json.loads(tracer.stdout.read().splitlines()[-1])

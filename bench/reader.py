@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records a second that the reader decodes and joins on one core, from rings that were recorded on a loop device.
 
-What is timed is what `wptrace io --each` does: the headers of the ring, the fields of each record, and the request with
-its names made of them; or, instead of that, lines of JSON, of --line and of --csv, as rows and event by event.
+It times what `wptrace io --each` does: reading the headers of the ring and the fields of each record, and making
+requests with names; or, instead, making lines of JSON, --line and --csv, from rows and event by event.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from wptrace.outputs.registry import CSV, LINES, NDJSON, Wanted, make
 Found = dict[str, Any]
 Flow = Union[io_path.PathFlow, io_block.BlockFlow]
 _RING = 64 << 20
-# The ring of the default size is read when a quarter of it is full.
+# A ring of the default size is read when it is a quarter full.
 _BATCH = 1 << 20
 _RECORDS = 50_000
 FORMS = (NDJSON, LINES, CSV)
@@ -51,7 +51,7 @@ class Image(NamedTuple):
 
 
 class _Consumer(Reader):
-    """A reader that keeps who takes the records."""
+    """A reader that keeps the consumer of the records."""
 
     take: Callable[[list[Record]], None]
 
@@ -75,7 +75,7 @@ def _record(flow: Flow, disk: Disk, direct: int) -> Image:
 
 
 def _replayed(image: Image) -> tuple[Ring, memoryview]:
-    """A ring of the same bytes, in memory of our own, and its producer's position."""
+    """Return a ring with the same bytes in memory of this process, and its producer position."""
     producer = memoryview(bytearray(mmap.PAGESIZE))
     data = bytearray(2 * _RING)
     data[: image.produced] = image.data
@@ -84,12 +84,12 @@ def _replayed(image: Image) -> tuple[Ring, memoryview]:
 
 
 def _once(image: Image) -> tuple[int, dict[str, float]]:
-    """Records, and seconds to decode and to join them, and to write them."""
+    """Return the number of records, and the seconds for decoding and joining, and for writing."""
     ring, producer = _replayed(image)
     stride = (8 + image.layout.size + 7) & ~7
     step = _BATCH // stride * stride
     count, took = 0, defaultdict[str, float](float)
-    # Reports of --line and --csv go to standard error.
+    # Summaries of --line and --csv go to standard error.
     with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):
         outputs = {form: make(form, nowhere, image.flow.view, Wanted()) for form in FORMS}
         for output in outputs.values():

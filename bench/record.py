@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""build/bench.json: the last results of each part, with the machine and the versions that they are from."""
+"""build/bench.json: the last results of each part, with the machine and the versions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read() -> Found:
 
 
 def keep(part: str, words: Sequence[str], results: Any) -> None:
-    """Beside the last results of the other parts."""
+    """Keep the results of a part next to those of the others."""
     at = time.strftime("%Y-%m-%d %H:%M:%S%z")
     one = {"command": f"python3 -m bench {' '.join(words)}", "at": at, "on": _here(), "results": results}
     with _one_at_a_time:
@@ -71,7 +71,7 @@ def _said(*words: str) -> str:
 
 
 def _peers() -> Found:
-    """Versions of the packages, by their change logs."""
+    """Return the versions of the packages, from their change logs."""
     found = {}
     try:
         documents = peers.fetch(peers.ALL) / "usr" / "share" / "doc"

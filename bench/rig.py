@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In the guest: the disks, the loads, and tools that run while a load does.
+"""In the guest: the disks, the loads, and tools that run during a load.
 
-The guest's clock counts instructions, one to a nanosecond, and it has one CPU: whatever runs takes time from the load,
-and a time is a number of instructions. Idle time is skipped.
+The guest's clock counts instructions, one per nanosecond, and it has one CPU: everything that runs takes time from the
+load, and a time is a number of instructions. Idle time is skipped.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Run(NamedTuple):
 
 @contextmanager
 def loads() -> Iterator[tuple[list[Load], list[str]]]:
-    """The loads, and the disks that they use."""
+    """Yield the loads, and the disks that they use."""
     folder = Path("/run/bench")
     with (
         _disk("inline", irqmode=0) as inline,
@@ -76,7 +76,7 @@ def _disk(name: str, **settings: int) -> Iterator[Disk]:
 
 
 def fio(load: Load, requests: int = REQUESTS) -> Run:
-    """The same requests each time."""
+    """Make the same requests each time."""
     output = Path("/dev/shm/fio.json")  # noqa: S108
     settings = {
         "name": "job",
@@ -110,7 +110,7 @@ def fio(load: Load, requests: int = REQUESTS) -> Run:
 
 
 class Running:
-    """A tool of a process group of its own, from when it is ready."""
+    """A tool in a process group of its own, from when it is ready."""
 
     def __init__(self, tool: Tool, disks: Sequence[str]) -> None:
         self.tool = tool
@@ -131,7 +131,7 @@ class Running:
             raise
 
     def _ready(self) -> bool:
-        """All is attached: it says so, or it has what it needs and rests."""
+        """Tell whether everything is attached: it reports that, or it has its programs and is idle."""
         if not self.tool.peer:
             return '"kind":"start"' in Path(OUTPUT).read_text() and self.quiet(0.05)
         if self.tool.programs:
@@ -141,13 +141,13 @@ class Running:
         return there and all(self.quiet(0.05) for _ in range(3))
 
     def quiet(self, seconds: float, share: float = 0.05) -> bool:
-        """Whether it hardly runs for a while of the guest's clock."""
+        """Tell whether it hardly runs for a while on the guest's clock."""
         begin, before = time.monotonic(), self.cpu_ns()
         time.sleep(seconds)
         return self.cpu_ns() - before < share * (time.monotonic() - begin) * 1e9
 
     def cpu_ns(self) -> int:
-        """CPU time of all its processes and threads."""
+        """Return the CPU time of all its processes and threads."""
         total = 0
         for folder in Path("/proc").glob("[0-9]*"):
             try:
@@ -160,7 +160,7 @@ class Running:
         return total
 
     def idle_rate(self, seconds: float = 3.0) -> float:
-        """Instructions a second that it takes while nothing happens."""
+        """Return the instructions a second that it takes without a load."""
         begin, before = time.monotonic(), self.cpu_ns()
         time.sleep(seconds)
         return (self.cpu_ns() - before) / (time.monotonic() - begin)
@@ -172,7 +172,7 @@ class Running:
         os.killpg(self._process.pid, signal.SIGCONT)
 
     def settle(self) -> None:
-        """Until it has read all that there was."""
+        """Wait until it has read everything."""
         calm = 0
         for _ in range(500):
             calm = calm + 1 if self.quiet(0.3) else 0
@@ -181,7 +181,7 @@ class Running:
         raise RuntimeError(f"{self.tool.name} does not come to rest")
 
     def end(self) -> str:
-        """Its output."""
+        """End it and return its output."""
         os.killpg(self._process.pid, signal.SIGINT)
         try:
             self._process.wait(_PATIENCE_S)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long the agent takes to answer a scraper, and to make messages of OTLP: 20 disks on which everything happens, in
-a process without BPF."""
+"""The agent's time for a scrape, and for messages of OTLP: 20 disks with all kinds of operations.
+
+It runs in a process without BPF.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ def _makers(source: Source, histograms: bool, snapshot: Snapshot) -> dict[str, C
 
 
 def run(repeats: int) -> list[dict[str, Any]]:
-    """The CPU time of a text, or of messages, with their bytes, as they are and compressed."""
+    """Return the CPU time of a text or of messages, and their bytes with and without compression."""
     found = []
     for level, followed in _LEVELS.items():
         snapshot = _snapshot(followed)

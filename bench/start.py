@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cost of a start until all is attached: time, CPU, memory, and the verifier's share for each program.
+"""The cost of a start until everything is attached: time, CPU, memory, and the verifier's share for each program.
 
-The package is compiled before, as it is where it is installed.
+The package is compiled first, as in an installation.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def once(device: str, mode: tuple[str, ...]) -> Start:
         process.stdout.readline()  # the first line comes when everything is attached
         seconds = time.monotonic() - begin
         status = Path(f"/proc/{process.pid}/status").read_text()
-        # In nanoseconds; the first of its threads is all that it has.
+        # In nanoseconds; there is only one thread.
         cpu = int(Path(f"/proc/{process.pid}/schedstat").read_text().split()[0]) / 1e9
         process.send_signal(signal.SIGINT)
         process.stdout.read()
@@ -65,8 +65,8 @@ def once(device: str, mode: tuple[str, ...]) -> Start:
 
 
 def verified(device: str, runs: int) -> list[Found]:
-    """Of each program of `wptrace io`: what loading takes with it alone, less what it takes with the least of them."""
-    # Of what libbpf says, that a way is refused is nothing for whoever measures.
+    """Return for each program of `wptrace io` the cost of loading it alone, less that of the cheapest."""
+    # libbpf's messages about refused ways are of no interest here.
     log.setLevel(logging.ERROR)
     options = Options((device,))
     flow = PathFlow(options)
@@ -101,7 +101,7 @@ def measure(runs: int) -> Found:
     with tempfile.TemporaryDirectory() as folder, loop_device(Path(folder, "disk.img")) as disk:
         flows = []
         for flow in _FLOWS:
-            # A definition names no disks: these follow what this process begins, and that is nothing.
+            # A definition names no disks; these follow what this process begins, which is nothing.
             own = Path(folder, flow.name)
             begins = 'key = "bio"\n'
             own.write_text(flow.read_text().replace(begins, f'{begins}filter = "task.tgid == {os.getpid()}"\n', 1))

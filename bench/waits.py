@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def _run(disk: str, file: Path, least_ns: int) -> tuple[int, int]:
-    """How many waits had a reason, and what the programs that see them took."""
+    """Return the number of waits with a reason, and the cost of the programs that see them."""
     fd = os.open(file, os.O_RDONLY)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
