@@ -21,7 +21,7 @@ _STORES = {b"\xdb": b"\x7b", b"\xc3": b"\x63"}
 
 
 def exchanges(data: bytes) -> list[int]:
-    """Where in an object file they are."""
+    """Return the places of exchanges in an object file."""
     found = []
     for begin, end in _code(data):
         match = _EXCHANGE.search(data, begin, end)

@@ -567,7 +567,7 @@ class Builder(_Parser):
 
     @staticmethod
     def words(info: int) -> int:
-        """How many words of 32 bits follow the three with which a type begins; `info` is the second of them."""
+        """Return how many 32-bit words follow the first three of a type; `info` is the second of those."""
         fixed, each, _ = _KINDS[_kind_of(info)]
         return fixed + each * (info & 0xFFFF)
 

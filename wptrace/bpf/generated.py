@@ -47,12 +47,12 @@ class Target(NamedTuple):
 
     @property
     def section(self) -> str:
-        """As a section of an object says it."""
+        """The section name that an object would have for it."""
         return f"{'tracepoint' if self.way == 'event' else self.way}/{self.name}"
 
 
 class Generated:
-    """One of them. Whatever ends the process detaches it."""
+    """A loaded generated program. The end of the process detaches it."""
 
     def __init__(self, name: str, target: Target, code: bytes) -> None:
         """Loads it; raises where the kernel does not take it."""

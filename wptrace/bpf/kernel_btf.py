@@ -67,7 +67,7 @@ class KernelBtf:
 
     @property
     def count(self) -> int:
-        """Of all types; those of a module go on from here."""
+        """The number of types; those of a module continue from here."""
         return int(self._lib.btf__type_cnt(self._handle))
 
     def _id(self, name: str, kind: int) -> int:
@@ -81,7 +81,7 @@ class KernelBtf:
         return self._id(name, _FUNC)
 
     def tracepoint_type(self, name: str) -> int:
-        """The same of what a tracepoint calls."""
+        """Return the id of the type that a tracepoint calls."""
         return self._id(f"btf_trace_{name}", _TYPEDEF)
 
     def has_function(self, name: str) -> bool:

@@ -22,7 +22,7 @@ _BY_NAME: dict[type[Type], tuple[int, ...]] = {Struct: (4,), Union: (5,), Enum: 
 
 
 class KernelTypes(Btf):
-    """Those of vmlinux, or of a module on top of it."""
+    """Types of vmlinux, or of a module on top of it."""
 
     def __init__(self, kernel: KernelBtf) -> None:
         super().__init__([], None, b"")
@@ -66,7 +66,7 @@ class KernelTypes(Btf):
         return known
 
     def find(self, name: str, kind: Kind[T]) -> T | None:
-        """Of structs, unions, enums, typedefs and functions."""
+        """Find a struct, union, enum, typedef or function by name."""
         if (name, kind) not in self._found:
             ids = (
                 int(self._lib.btf__find_by_name_kind(self._handle, name.encode(), number)) for number in _BY_NAME[kind]

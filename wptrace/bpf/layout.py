@@ -83,7 +83,7 @@ class Flat:
 
 
 class Codec:
-    """How one type lies in memory; the subclasses are the rows of the table above."""
+    """The memory layout of a type; the subclasses are the rows of the table above."""
 
     def __init__(self, name: str, size: int) -> None:
         self.name = name
@@ -107,7 +107,7 @@ class Codec:
 
     @cached_property
     def struct(self) -> packing.Struct | None:
-        """One format for the whole type, padding included; None with unions, bit fields, too many fields."""
+        """The format of the whole type, padding included; None with unions, bit fields or too many fields."""
         return packing.Struct("<" + self.flat.format) if self.flat else None
 
     @cached_property
@@ -116,7 +116,7 @@ class Codec:
         return self.flat.fields if self.flat else ()
 
     def spans(self) -> Iterator[tuple[str, int]]:
-        """The same, but an array of numbers is one name, and how many there are; 0 is no array."""
+        """Generate names as `fields` has them, but an array of numbers is one name with its length; 0: no array."""
         return self.flat.spans() if self.flat else iter(())
 
     def read(self, buffer: Any, offset: int) -> Any:
@@ -314,7 +314,7 @@ class Record:
 
 
 class Place(NamedTuple):
-    """Where a member lies; an anonymous struct or union has no name."""
+    """A member and its offset; an anonymous struct or union has no name."""
 
     name: str
     offset: int
@@ -392,25 +392,25 @@ class Structure(Aggregate):
         return self._flat(())
 
     def packed(self, *whole: str) -> tuple[packing.Struct, tuple[str, ...]]:
-        """As `struct` and `fields`, but these members are bytes each: much is quicker to skip than to unpack."""
+        """Return `struct` and `fields` with these members as bytes, because skipping is much quicker than unpacking."""
         flat = self._flat(whole)
         if flat is None:
             raise UnsupportedError(f"{self.name} has no flat layout")
         return packing.Struct("<" + flat.format), flat.fields
 
     def before(self, name: str) -> Structure:
-        """As much of it as lies before a member; all of it where there is no such member."""
+        """Return the part before a member, or all of it if there is no such member."""
         end = next((place.offset for place in self.places if place.name == name), self.size)
         return Structure(self.name, end, [place for place in self.places if place.offset < end])
 
     def only(self, names: Collection[str]) -> Structure:
-        """The same with these members alone, where they are. A KeyError where there is none of a name."""
+        """Return the layout with these members only, at their offsets. Raise KeyError for an unknown name."""
         for name in names:
             self.member(name)
         return Structure(self.name, self.size, [place for place in self.places if place.name in names])
 
     def shortened(self, count: int) -> Structure:
-        """With no more elements in the array that is its last member."""
+        """Return the layout with fewer elements in the array that is its last member."""
         *places, (name, offset, array) = self.places
         if not isinstance(array, Tuple):
             raise UnsupportedError(f"{self.name} does not end with an array")
@@ -534,7 +534,7 @@ class _Builder:
         return Tuple(name, self.build(entry.element, depth + 1), entry.count)
 
     def _place(self, owner: Composite, member: Member, depth: int) -> list[Place]:
-        """Where a member lies, or where those of an anonymous struct do; nothing for padding."""
+        """Return the place of a member, or those of an anonymous struct's members; nothing for padding."""
         bit_offset, bits = self._btf.bits(member)
         offset, shift = divmod(bit_offset, 8)
         inner = self._bit_field(member, bits, shift) if bits else self.build(member.type, depth + 1)

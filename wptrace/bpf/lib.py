@@ -113,7 +113,7 @@ class Libbpf:
 
     @property
     def cpus(self) -> int:
-        """How many CPUs the kernel may ever have: the number of values in a per-CPU map's element."""
+        """The number of possible CPUs, which is the number of values in an element of a per-CPU map."""
         return int(self.check(self.lib.libbpf_num_possible_cpus(), "the number of possible CPUs is unknown"))
 
     def check(self, result: int, what: str) -> int:

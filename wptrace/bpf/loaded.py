@@ -115,7 +115,7 @@ def of_perf_event(pid: int, fd: int) -> LoadedLink | None:
 
 
 def _path(pid: int, name: str) -> str:
-    """Who attaches by a descriptor keeps it open, so that it can be asked for its path."""
+    """Return the path of a file that was named by a descriptor, which its owner keeps open for this purpose."""
     if not _DESCRIPTOR.fullmatch(name):
         return name
     try:
@@ -142,7 +142,7 @@ def _each(kind: str) -> Iterator[tuple[int, int]]:
 
 
 class _GoneError(WptraceError):
-    """It was freed since its id was read, or it is a link that is just being made."""
+    """It was freed since its id was read, or is a link that is still being created."""
 
 
 @contextmanager

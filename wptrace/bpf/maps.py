@@ -39,7 +39,7 @@ class Raw:
 
 
 class Map:
-    """One map. A value of a per-CPU map is the list of the values of all possible CPUs."""
+    """A map. An element of a per-CPU map has a list with the values of all possible CPUs."""
 
     def __init__(self, handle: Any, btf: Btf) -> None:
         self._libbpf = libbpf()
@@ -76,7 +76,7 @@ class Map:
 
     @value_size.setter
     def value_size(self, size: int) -> None:
-        """Of a map whose values have no type, before the load."""
+        """Set the size of values without a type, before the load."""
         result = self._lib.bpf_map__set_value_size(self._handle, size)
         self._libbpf.check(result, f"values of map {self.name} cannot have {size} bytes")
 
@@ -219,7 +219,7 @@ class Map:
                 raise WptraceError(f"map {self.name} cannot be read to its end")
 
     def _batch(self, position: Any) -> tuple[int, bytes, memoryview, Any, bool] | None:
-        """One batch from `position` on; None where this kernel has none for such a map."""
+        """Return a batch from `position` on; None if this kernel has no batches for such a map."""
         ffi = self._ffi
         room = min(self.max_entries, _BATCH)
         while True:
@@ -247,7 +247,7 @@ class Map:
 
     @property
     def planned_bytes(self) -> int:
-        """Of its elements, as they will be made at the load: the values of all CPUs that there may ever be."""
+        """The memory that its elements will take at the load, for all possible CPUs."""
         value = (self.value_size + 7 & ~7) * self._cpus
         # Those of a ring are bytes, without keys and values.
         return self.max_entries * (self._lib.bpf_map__key_size(self._handle) * (self.type not in ARRAYS) + value or 1)

@@ -157,7 +157,7 @@ class BpfObject:
         return self._section(name).view(name)
 
     def length(self, name: str) -> int:
-        """Of an array among the variables."""
+        """Return the length of an array among the variables."""
         return self._section(name).length(name)
 
     @cached_property
@@ -187,7 +187,7 @@ class BpfObject:
 
     @property
     def planned_bytes(self) -> int:
-        """How much memory its tables and variables will take in the kernel, as far as they are made at the load."""
+        """The kernel memory that maps and variables will take at the load."""
         return sum(found.planned_bytes for found in self.maps.values()) + sum(one.size for one in self._sections)
 
     def load(self) -> None:
@@ -241,7 +241,7 @@ def machine() -> str:
 
 
 def named_folder() -> Path | None:
-    """That of WPTRACE_BPF_DIR, which has to be there: otherwise it would be other objects than were meant that run."""
+    """Return the folder of WPTRACE_BPF_DIR, which has to exist: otherwise unintended objects would run."""
     import os
 
     named = os.environ.get("WPTRACE_BPF_DIR")
@@ -251,7 +251,7 @@ def named_folder() -> Path | None:
 
 
 def folders() -> list[Path]:
-    """Where objects are looked for, in order."""
+    """Return the folders that are searched for objects, in order."""
     named = named_folder()
     return [*([named] if named else []), Path(__file__).resolve().parent.parent / "objects" / machine()]
 

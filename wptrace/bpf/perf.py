@@ -65,7 +65,7 @@ class InFile(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """Where a program runs that is attached to such an event: a function, an instruction, or a tracepoint's number."""
+    """The target of such an event: a function, an instruction, or the number of a tracepoint."""
 
     name: str
     type: int
@@ -89,7 +89,7 @@ def function_probe(function: str, on_return: bool) -> Probe:
 
 
 def file_probe(name: str, place: InFile, on_return: bool) -> Probe:
-    """Of all processes that execute this file. By its path another file could be there by now."""
+    """Return the target in all processes that execute this file. By its path another file could be meant by now."""
     kind, bit = _source("uprobe", "retprobe")
     config = on_return << bit
     if place.counter:
@@ -160,10 +160,10 @@ class Ticks:
 
 
 def set_period(fd: int, period: int) -> None:
-    """From the next overflow on."""
+    """Set the period from the next overflow on."""
     fcntl.ioctl(fd, _SET_PERIOD, period.to_bytes(8, "little"))
 
 
 def most_a_second(path: Path = Path("/proc/sys/kernel/perf_event_max_sample_rate")) -> int:
-    """How often an event may overflow before the kernel holds it back; it lowers this when they take too long."""
+    """Return how often an event may overflow before it is throttled; the kernel lowers this if handlers are slow."""
     return int(path.read_text())

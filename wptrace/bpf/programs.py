@@ -132,7 +132,7 @@ class Program:
         return link
 
     def set_period(self, cpu: int, period: int) -> None:
-        """Of the event on a CPU to which the program is attached."""
+        """Set the period of the event on a CPU to which the program is attached."""
         if cpu in self._on_cpus:
             perf.set_period(self._on_cpus[cpu][0], period)
 
@@ -162,7 +162,7 @@ def statistics_of(fd: int, name: str) -> Statistics:
 
 
 class run_statistics:  # noqa: N801 - a context manager reads as a function
-    """Has the kernel count runs and run time of all programs while it is open. They cost some 20 ns a run."""
+    """Let the kernel count runs and run time of all programs while this is open. It costs some 20 ns a run."""
 
     def __init__(self) -> None:
         self._fd = -1

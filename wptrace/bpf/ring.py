@@ -73,7 +73,7 @@ class Entries:
         return words[:: self.stride >> 2]
 
     def whole(self, headers: memoryview) -> bool:
-        """Whether all of them are of records that are there: nearly always, and found out without a look at each."""
+        """Whether all headers are those of complete records, which is nearly always so; no header is read by itself."""
         while len(self._alike) < len(headers):
             self._alike *= 2
         return headers == memoryview(self._alike)[: len(headers)]
@@ -184,7 +184,7 @@ class Ring:
         return (), start + ready * stride, False
 
     def _passed(self, start: int, header: int) -> tuple[int, bool]:
-        """Where the one behind an entry that is no record begins, and whether it is still busy."""
+        """Return where the entry after one that is no record begins, and whether the entry is still busy."""
         if header & BUSY:
             return start, True
         if header & DISCARD:
@@ -276,7 +276,7 @@ class Reader:
     def add(
         self, ring: Ring, handle: Callable[[list[Record]], None], rare: bool = False, rate: float | None = None
     ) -> None:
-        """Where so many records a second may begin at any moment, no wait is longer than half the ring takes then."""
+        """Add a ring. If `rate` records a second may begin at any moment, waits end before half the ring is full."""
         self._rings.append((ring, handle))
         if rate is not None:
             self._pace.longest = min(self._pace.longest, ring.capacity / 2 / rate)

@@ -103,7 +103,7 @@ class Section:
         return self._views[name]
 
     def length(self, name: str) -> int:
-        """How many elements an array has."""
+        """Return the number of elements of an array."""
         return int(self._find(name)[1].count)
 
     def __dir__(self) -> list[str]:

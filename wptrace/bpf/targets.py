@@ -62,7 +62,7 @@ class Targeted(Protocol):
 
 @contextmanager
 def given(programs: Iterable[Targeted]) -> Iterator[None]:
-    """As long as these are being loaded libbpf is told their targets. Those without one are looked for everywhere."""
+    """Tell libbpf the targets of these programs while they are loaded. Those without one are searched everywhere."""
     descriptors = {"": 0}
     try:
         for program in programs:
@@ -87,7 +87,7 @@ def _modules() -> list[str]:
 
 @cache
 def ask_here(lib: Libbpf) -> Any:
-    """Has libbpf do so, for objects that are opened from now on. What it calls has to live as long as it does."""
+    """Let libbpf ask this module for objects that are opened from now on. The returned callback has to stay alive."""
     ffi = lib.ffi
 
     def prepare(program: Any, options: Any, cookie: int) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether this kernel takes a program: it is loaded and attached for a moment. Claims of any kind are not asked."""
+"""Trials of programs: loaded and attached for a moment, because no claim about a kernel is reliable."""
 
 from __future__ import annotations
 

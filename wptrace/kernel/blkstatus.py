@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a block request ended, as an errno: 5.10 has a negative one, 6.1 and later have a blk_status_t."""
+"""The status of a block request as an errno: 5.10 has a negative errno, 6.1 and later a blk_status_t."""
 
 from __future__ import annotations
 

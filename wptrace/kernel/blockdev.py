@@ -137,7 +137,7 @@ def resolve(text: str, sys: Path = SYS) -> str:
 
 
 def requests_of(name: str, sys: Path = SYS) -> Iterator[Extent]:
-    """Where the requests of a device are seen: on itself, or on the devices below a dm, md or other stack."""
+    """Generate the devices on which the requests of a device are seen: itself, or those below a stacked device."""
     # A partition of a stack lies on the same devices; which of their sectors are its own, the stack knows.
     whole = _whole(name, sys)
     below = _below(whole, sys)
@@ -183,9 +183,9 @@ def merged(extents: list[Extent]) -> list[Extent]:
 
 
 class Changes:
-    """Whether a device or partition came, went, or has another number since the last look.
+    """A watch on devices and partitions that come, go or get another number; true after a change.
 
-    After a change it says so once more: a disk has its name before it has its queue.
+    The look after a change reports one again, because a disk has its name before it has its queue.
     """
 
     def __init__(self, sys: Path = SYS, proc: Path = Path("/proc")) -> None:
@@ -219,7 +219,7 @@ def is_stamped(disk: str, sys: Path = SYS) -> bool:
 
 
 def swaps_without_requests(proc: Path = Path("/proc"), sys: Path = SYS) -> list[str]:
-    """Where the kernel swaps to memory (zram, brd): no request says when a page comes back."""
+    """Return memory devices that the kernel swaps to (zram, brd), whose pages come back without a request."""
     found = []
     for line in (_read(proc / "swaps") or "").split("\n")[1:]:
         folder = sys / "block" / line.split()[0].rpartition("/")[2]
@@ -230,7 +230,7 @@ def swaps_without_requests(proc: Path = Path("/proc"), sys: Path = SYS) -> list[
 
 
 def in_flight(name: str, sys: Path = SYS) -> int:
-    """How many requests are with the driver now, as the kernel counts them."""
+    """Return how many requests the driver has now, by the kernel's count."""
     counts = _read(sys / "class" / "block" / name / "inflight")
     return sum(int(count) for count in counts.split()) if counts else 0
 
@@ -241,13 +241,13 @@ _READS, _WRITES, _DISCARDS = 0, 4, 11
 
 
 def busy_ms(name: str, sys: Path = SYS) -> int | None:
-    """For how long the device has had requests, to a tick of the kernel; None if it is gone, or keeps no statistics."""
+    """Return how long the device has had requests, in ticks; None if it is gone or keeps no statistics."""
     fields = _statistics(name, sys)
     return int(fields[_IO_TICKS]) if len(fields) > _IO_TICKS else None
 
 
 def completed(name: str, sys: Path = SYS) -> int | None:
-    """How many reads, writes and discards it has done; None if it is gone, or keeps no statistics."""
+    """Return how many reads, writes and discards it has completed; None if it is gone or keeps no statistics."""
     fields = _statistics(name, sys)
     return sum(int(fields[at]) for at in (_READS, _WRITES, _DISCARDS)) if len(fields) > _DISCARDS else None
 

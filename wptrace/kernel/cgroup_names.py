@@ -22,7 +22,7 @@ class CgroupNames:
     """Paths below the root of the hierarchy. A cgroup that is gone keeps the name by which it was looked up."""
 
     def __init__(self, proc: Path = PROC, known: Mapping[int, str] | None = None) -> None:
-        """Those that are `known` are all, if they are given: of another machine, or another time."""
+        """With `known`, there are only those names, which are of another machine or time."""
         self._all = known is not None
         self.gone: Callable[[int], str] | None = None
         """The path of one that was removed, below the root of the whole hierarchy; empty where it is not known."""
@@ -52,7 +52,7 @@ class CgroupNames:
         return name
 
     def all(self) -> dict[int, str]:
-        """Those of now."""
+        """Return all current names by id."""
         if self._root:
             self._read()
         return self._known

@@ -45,7 +45,7 @@ def resolve(text: str, proc: Path = PROC) -> Cgroup:
 
 
 def _candidates(text: str, known: list[Mount]) -> Iterator[str]:
-    """Where it may be. A name may have a colon, so CONTROLLER:PATH comes last."""
+    """Generate the paths that may be meant. A name may have a colon, so CONTROLLER:PATH comes last."""
     if not text:
         return
     if text.startswith("/"):

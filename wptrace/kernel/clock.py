@@ -27,7 +27,7 @@ def clock_seconds(wall_ns: int, date: bool) -> str:
 
 
 def clock_time(wall_ns: int, date: bool) -> str:
-    """The same to the microsecond, 12:03:44.123456."""
+    """Format a time to the microsecond: 12:03:44.123456."""
     return f"{clock_seconds(wall_ns, date)}.{wall_ns % 1_000_000_000 // 1000:06d}"
 
 
@@ -50,7 +50,7 @@ _TRIES = 5
 
 
 def realtime_error_ns() -> int | None:
-    """How wrong the time of day is at most, as the daemon that sets it told the kernel; None where nobody does."""
+    """Return the maximum error of the time of day, as its daemon has told the kernel; None without a daemon."""
     found = ctypes.create_string_buffer(_TIMEX_BYTES)
     try:
         if ctypes.CDLL(None).adjtimex(found) < 0:
@@ -86,7 +86,7 @@ def day_and_time() -> tuple[int, int]:
 
 
 def shortest(read: Callable[[], int]) -> tuple[int, int, int]:
-    """Of some looks the one that took least, and when it began and ended."""
+    """Return the fastest of several readings, and the times before and after it."""
     found = []
     for _ in range(_TRIES):
         before = time.monotonic_ns()

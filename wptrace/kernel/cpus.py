@@ -44,7 +44,7 @@ def stolen(proc: Path = PROC) -> int:
 
 
 def busy_ns(proc: Path = PROC) -> int:
-    """How long all CPUs worked since the start, handlers of interrupts included; to the tick, which is 10 ms."""
+    """Return how long all CPUs have worked since boot, interrupts included, in ticks of 10 ms."""
     words = (proc / "stat").read_text().split(maxsplit=9)
     user, nice, system, _, _, irq, softirq = map(int, words[1:8])
     return (user + nice + system + irq + softirq) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")

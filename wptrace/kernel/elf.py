@@ -88,7 +88,7 @@ class Symbols(NamedTuple):
 
 
 def header(fd: int) -> Header | None:
-    """Of an open file; None if it is not a 64-bit, little-endian ELF file."""
+    """Read the header of an open file; None if it is not a 64-bit, little-endian ELF file."""
     head = os.pread(fd, _HEADER.size, 0)
     if len(head) < _HEADER.size or not head.startswith(_MAGIC):
         return None
@@ -111,9 +111,9 @@ def sections(fd: int, head: Header) -> list[Section]:
 
 
 def symbols(fd: int) -> Symbols | None:
-    """Of an open file: those of the full table, which most files lack, or of what is called from outside.
+    """Read symbols of an open file, from the full table, which most files lack, or from that for dynamic linking.
 
-    None if it is not an ELF file, or has neither.
+    None if it is not an ELF file or has neither.
     """
     head = header(fd)
     if head is None:
@@ -140,6 +140,6 @@ def _table(fd: int, entry: struct.Struct, offset: int, count: int) -> Iterator[t
 
 
 def _read(fd: int, offset: int, size: int) -> bytes:
-    """As much of it as the file has; the memory is allocated only then."""
+    """Read at most as much as the file has, because memory is allocated for that."""
     there = os.fstat(fd).st_size - offset
     return os.pread(fd, min(size, there), offset) if there > 0 else b""

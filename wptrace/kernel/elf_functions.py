@@ -37,7 +37,7 @@ class Functions:
 
 
 def functions(fd: int) -> Functions | None:
-    """Of an open file; None if it is not an ELF file, or has none."""
+    """Return the functions of an open file; None if it is not an ELF file or has no symbols."""
     found = elf.symbols(fd)
     return None if found is None else Functions(list(_placed(found)), found.names)
 

@@ -17,7 +17,7 @@ _OTHERS_MAY_WRITE = 0o022
 
 
 class OtherKindError(OSError):
-    """It is there, and is not what is wanted."""
+    """The file exists, but is of another kind."""
 
 
 def is_regular(found: os.stat_result) -> bool:
@@ -25,7 +25,7 @@ def is_regular(found: os.stat_result) -> bool:
 
 
 def first_line(path: Path) -> str:
-    """Of a file of the kernel or the system; empty where there is none."""
+    """Return the first line of a file; empty if it cannot be read."""
     try:
         return path.read_text(errors="replace").partition("\n")[0]
     except OSError:
@@ -84,7 +84,7 @@ def _reopened(path: Path, what: str, flags: int) -> int:
 
 
 def _trusted_link(path: Path) -> bool:
-    """One that root or we have put below /dev, where nobody else can: /dev/stdout, or a port that udev names."""
+    """Whether root or this user made the link below /dev, in a folder of theirs: /dev/stdout, or a name by udev."""
     with suppress(OSError):
         link, folder = path.lstat(), path.parent.stat()
         ours = {link.st_uid, folder.st_uid} <= {0, os.geteuid()}
@@ -126,7 +126,7 @@ def _is_standard(found: os.stat_result) -> bool:
 
 
 def require_own_folder(folder: Path, what: str) -> None:
-    """Where files are made by a name that others can foresee nobody else may write, nor lay a link to it."""
+    """Require that no other user can write a folder in which files get names that others can predict."""
     try:
         found = folder.lstat()
         # systemd has one from /var/lib to the folder of a service with a user of its own.

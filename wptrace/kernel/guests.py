@@ -108,7 +108,7 @@ def _descriptors(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _image(fd: Path, link: str, named: Mapping[str, str]) -> tuple[Image, int] | None:
-    """Of a block device, or of a file that the command line names; and the device that it lies on."""
+    """Return the image of a block device or of a file on the command line, and the device that it is on."""
     # Where only the base name is given, the process's own directory is meant, which it may have left.
     name = next(
         (name for name in named if name == link or (not name.startswith("/") and link.endswith(f"/{name}"))), None
@@ -132,7 +132,7 @@ def _image(fd: Path, link: str, named: Mapping[str, str]) -> tuple[Image, int] |
 
 
 def _format(opened: int) -> str:
-    """By its first bytes: a guest may have written them into a raw one, which is then taken for what it is not."""
+    """Return the format by the first bytes. A guest may have written those of another format into a raw image."""
     try:
         first = os.pread(opened, 8, 0)
     except OSError:
@@ -160,7 +160,7 @@ def _keys(value: str) -> Iterator[tuple[str, str]]:
 
 
 def _named_files(words: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """With what `aio` is for it."""
+    """Generate the files on a command line, each with its `aio`."""
     every = list(words)
     for option, value in zip(every, every[1:]):
         if option in _PLAIN:

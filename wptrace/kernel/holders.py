@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which processes have descriptors of BPF programs, maps and links, by /proc."""
+"""Processes with descriptors of BPF programs, maps and links, from /proc."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _process(folder: Path) -> Process:
 
 
 def is_wptrace(words: list[str]) -> bool:
-    """By the command line: the script, as it is or behind its interpreter, or the package as `python -m wptrace`."""
+    """Recognise the command line of wptrace: the script, with or without its interpreter, or `python -m wptrace`."""
     if words and os.path.basename(words[0]).startswith("python"):  # noqa: PTH119
         words = [words[0], *dropwhile(lambda word: word in ("-I", "-B"), words[1:])]
     if any(os.path.basename(word) == "wptrace" for word in words[:2]):  # noqa: PTH119

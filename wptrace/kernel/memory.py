@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much memory this process may still take: of the machine, and by the limits of its cgroups."""
+"""The memory that this process may still take: of the machine, and within the limits of its cgroups."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _machine(proc: Path) -> Room:
 
 
 def _limits(proc: Path, cgroups: Path) -> Iterator[Room]:
-    """Of the cgroup of this process and those above it, in the hierarchy of version 2, or in that of memory alone."""
+    """Generate the limits of this process's cgroup and those above it, in v2 or in v1's memory hierarchy."""
     for line in procfs.lines(proc / "self" / "cgroup"):
         _, names, path = line.decode(errors="surrogateescape").strip().split(":", 2)
         if not names:

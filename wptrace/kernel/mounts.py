@@ -90,7 +90,7 @@ def registered(proc: Path = PROC) -> set[str]:
 
 
 class Changes:
-    """Whether anything was mounted or unmounted; the kernel reports it once, and nothing is read for it."""
+    """A watch on mounts; true after a change, which the kernel reports once, without any reading."""
 
     def __init__(self, proc: Path = PROC) -> None:
         self._poll = select.poll()
@@ -131,7 +131,7 @@ def _unescaped(text: str) -> str:
 
 
 def find(path: str, proc: Path = PROC) -> Place:
-    """Where a path leads; links are followed."""
+    """Find the place of a path, following links."""
     try:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError as error:
@@ -168,7 +168,7 @@ _LAYERS = ("lowerdir+", "datadir+", "upperdir")
 
 
 def _mount_below(overlay: Mount, earlier: list[Mount]) -> Mount | None:
-    """Where the layers of an overlay lie, as far as this process sees it."""
+    """Return the mount of an overlay's layers, as far as this process sees it."""
     layers = dict(option.partition("=")[::2] for option in reversed(overlay.options))
     layer = layers.get("upperdir") or layers.get("lowerdir", layers.get("lowerdir+", "")).split(":")[0]
     path = _unescaped(layer)

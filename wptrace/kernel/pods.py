@@ -52,7 +52,7 @@ class Volume(NamedTuple):
 
 
 def pods(log: Path = LOG) -> dict[str, Pod]:
-    """Those of now, by their uids."""
+    """Return the current pods by their uids."""
     found = (_POD.fullmatch(name) for name in _names(log / "pods"))
     return {one.group(3): Pod(one.group(1), one.group(2)) for one in found if one}
 
@@ -64,7 +64,7 @@ def containers(log: Path = LOG) -> dict[str, tuple[Pod, str]]:
 
 
 def container_name(id: str, lib: Path = LIB) -> str:  # noqa: A002 - as runtimes call it
-    """Of one of docker or podman; empty where nobody lets us know."""
+    """Return the name of a docker or podman container; empty if it cannot be found."""
     if not _ID.fullmatch(id):
         return ""
     with suppress(*_WRONG):
@@ -77,7 +77,7 @@ def container_name(id: str, lib: Path = LIB) -> str:  # noqa: A002 - as runtimes
 
 
 def volumes(proc: Path = mounts.PROC, sys: Path = blockdev.SYS) -> list[Volume]:
-    """Those on block devices, once for each device that their requests are seen on."""
+    """Return volumes on block devices, one for each device on which their requests are seen."""
     # A container has mounts of its own; with the host's processes it sees the host's.
     every = mounts.mounts(proc, "1") or mounts.mounts(proc)
     found = [(mount.dev, where) for mount in every if (where := _VOLUME.fullmatch(mount.point))]

@@ -21,7 +21,7 @@ CAPABILITIES = {
 
 
 def effective(status: Path = Path("/proc/self/status")) -> set[str]:
-    """Those of CAPABILITIES that this process has."""
+    """Return the CAPABILITIES that this process has."""
     mask = int(procfs.field(status, "CapEff") or "0", 16)
     return {name for name, bit in CAPABILITIES.items() if mask >> bit & 1}
 
@@ -39,14 +39,14 @@ def require_tracing() -> None:
 
 
 def require_reading(what: str) -> None:
-    """Of what shows the memory of other processes, as it is for /proc/PID/mem."""
+    """Require the capability to read the memory of other processes, as for /proc/PID/mem."""
     if not effective() & {"CAP_SYS_PTRACE", "CAP_SYS_ADMIN"}:
         lacks = "takes CAP_SYS_PTRACE, which is missing"
         raise NotPermittedError(f"{what} reads the memory of other processes and {lacks}", hint="run it with sudo")
 
 
 def require_admin(what: str) -> None:
-    """Of what the kernel gives to CAP_SYS_ADMIN alone."""
+    """Require CAP_SYS_ADMIN, which the kernel asks for."""
     if "CAP_SYS_ADMIN" not in effective():
         raise NotPermittedError(f"{what} needs CAP_SYS_ADMIN, which is missing", hint="run it with sudo")
 

@@ -27,7 +27,7 @@ MOST_ARGUMENTS = 12
 
 
 class Operand(NamedTuple):
-    """Where an argument of a probe is: a constant, a register, or in memory at a register."""
+    """The location of a probe's argument: a constant, a register, or memory at a register."""
 
     size: int
     signed: bool
@@ -39,7 +39,7 @@ class Operand(NamedTuple):
 
 
 class Site(NamedTuple):
-    """One place of a probe; inlining makes several."""
+    """A place of a probe; inlining makes several."""
 
     spot: Spot
     operands: tuple[Operand | str, ...]

@@ -57,7 +57,7 @@ class KernelSymbols:
         return self._find(address)[0] or UNKNOWN
 
     def resolve(self, address: int) -> str:
-        """With the distance from its start and its module: `function+0x12 [module]`; the address where it has none."""
+        """Return `function+0x12 [module]` for an address, or the address itself."""
         name, module, offset = self._find(address)
         return f"{name}+{offset:#x} {module}".rstrip() if name else f"{address:#x}"
 
@@ -72,7 +72,7 @@ class KernelSymbols:
 
 
 def code(names: Collection[str], kallsyms: Path = KALLSYMS) -> dict[str, tuple[int, int]]:
-    """Where functions of the kernel and its modules begin, and their bytes; of those that are there, and are shown."""
+    """Return address and size of functions of the kernel and its modules, if they exist and are shown."""
     found: dict[str, tuple[int, int]] = {}
     for text, whole in _pieces(kallsyms):
         for name in names:

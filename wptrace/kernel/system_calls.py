@@ -39,7 +39,7 @@ _NUMBERS: Mapping[str, tuple[int | None, int | None]] = {
 
 @cache
 def numbers(machine: str = "") -> Mapping[str, int]:
-    """By the kernel's names; none of a machine that is not known."""
+    """Return the numbers by the kernel's names; empty for an unknown machine."""
     machine = machine or os.uname().machine
     if machine not in _MACHINES:
         return {}

@@ -70,7 +70,7 @@ class Watched:
 
 
 def command_line(pid: int, proc: Path = PROC) -> str:
-    """As much as a line of a screen may show; empty for kernel threads, and for who has gone."""
+    """Return as much as fits a line of a screen; empty for kernel threads and for a process that has exited."""
     try:
         with (proc / str(pid) / "cmdline").open("rb") as file:
             words = file.read(_COMMAND_LINE).rstrip(b"\0").split(b"\0")
@@ -85,7 +85,7 @@ def children(pid: int, proc: Path = PROC) -> list[int]:
 
 
 def descendants(pid: int, proc: Path = PROC) -> list[int]:
-    """Those, the ones that they started in turn, and so on."""
+    """Return the children of a process, their children, and so on."""
     every = _children(proc)
     found = [pid]
     for one in found:

@@ -37,7 +37,7 @@ class Region(NamedTuple):
 
 
 def regions(pid: int, proc: Path = PROC) -> list[Region]:
-    """Where a process has code; empty where it has gone."""
+    """Return the executable mappings of a process; empty if it has exited."""
     try:
         # Names may hold any byte but line feeds, which the kernel escapes: as text, more than those would end a line.
         lines = (proc / str(pid) / "maps").read_bytes().split(b"\n")
@@ -55,7 +55,7 @@ def regions(pid: int, proc: Path = PROC) -> list[Region]:
 
 
 class ProcessSymbols:
-    """Of one process. Its maps are read at once, as it may end soon, and anew for an address that they lack."""
+    """Symbols of a process. Its maps are read at once, because it may exit, and again for an address that they lack."""
 
     def __init__(self, pid: int, proc: Path = PROC) -> None:
         self._pid = pid
