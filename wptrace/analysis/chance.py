@@ -16,7 +16,7 @@ STRETCHES = 4
 
 
 class Noise(NamedTuple):
-    """Of a figure of one recording: the variance of what was measured around the truth."""
+    """The noise of a figure of one recording: the variance of measurements around the truth."""
 
     variance: float
     freedom: float
@@ -24,7 +24,7 @@ class Noise(NamedTuple):
 
 
 class Odds(NamedTuple):
-    """Of a difference."""
+    """The odds that a difference is chance."""
 
     error: float
     """Its standard error."""
@@ -37,8 +37,10 @@ NEVER = Odds(math.inf, 1.0)
 
 
 def of_ratio(tops: Sequence[int], bottoms: Sequence[int], single: float) -> Noise:
-    """Of sum(tops) / sum(bottoms), such as a mean, of stretches one after the other; `single` is the variance that it
-    would have if each object were independent of all others."""
+    """Return the noise of sum(tops) / sum(bottoms), such as a mean, over consecutive stretches.
+
+    `single` is the variance if all objects were independent.
+    """
     whole, many = sum(bottoms), len(bottoms)
     if not whole or many < STRETCHES:
         return Noise(single, max(whole - 1, 1))
@@ -72,7 +74,7 @@ def either(one: Odds, other: Odds) -> Odds:
 
 
 def of_parts(found: Sequence[float]) -> Noise:
-    """Of a figure that was computed again without each of the stretches (the jackknife)."""
+    """Return the noise of a figure that was also computed without each of the stretches (the jackknife)."""
     many = len(found)
     mean = sum(found) / many
     return Noise((many - 1) / many * sum((one - mean) ** 2 for one in found), many - 1)
@@ -112,7 +114,7 @@ def incomplete_beta(x: float, a: float, b: float) -> float:
 
 
 def _fraction(x: float, a: float, b: float) -> float:
-    """By the method of Lentz."""
+    """Evaluate the continued fraction by Lentz's method."""
     tiny = 1e-300
     c, d = 1.0, 1 - (a + b) * x / (a + 1)
     d = 1 / (d if abs(d) > tiny else tiny)
@@ -133,9 +135,11 @@ def _fraction(x: float, a: float, b: float) -> float:
 
 
 def real(tests: Sequence[Odds], level: float = LEVEL) -> list[bool]:
-    """Which of them are no chance, all of them together: the more is asked, the more each has to show, and where many
-    show something each has to show less (Hochberg). Figures of the same requests go up and down together, as that
-    needs."""
+    """Return which tests are significant, all of them together (Hochberg).
+
+    The more tests there are, the more each has to show; if many show something, each has to show less. The method needs
+    positive dependence, which figures of the same requests have.
+    """
     order = sorted(range(len(tests)), key=lambda place: tests[place].p)
     enough = [tests[place].p <= level / (len(order) - rank) for rank, place in enumerate(order)]
     many = max((rank + 1 for rank, is_enough in enumerate(enough) if is_enough), default=0)

@@ -50,7 +50,7 @@ class Figure(NamedTuple):
 
 
 class Change(NamedTuple):
-    """Of all objects of a kind and operation, or of those of an owner."""
+    """The change of all objects of a kind and operation, or of those of an owner."""
 
     kind: Kind
     op: str
@@ -71,7 +71,7 @@ class Change(NamedTuple):
 
 
 class _Subject(NamedTuple):
-    """One recording's objects of an operation, or of its owner."""
+    """The objects of an operation, or of its owner, in one recording."""
 
     classes: Classes
     stretches: Sequence[tuple[int, Classes]]
@@ -179,7 +179,7 @@ def _rate(
 
 
 def _percentile(sums: Sequence[Sums], stretches: Sequence[Sequence[tuple[int, Sums]]]) -> Figure:
-    """By how many of both are beyond the p99 of one, which varies less than the percentile itself."""
+    """Compare how many of both are beyond the p99 of one, which varies less than the percentile itself."""
     found = [_beyond(sums, stretches, _slot_of(one)) for one in sums]
     return Figure(sums[0].percentile(99), sums[1].percentile(99), chance.either(*found))
 
@@ -209,7 +209,7 @@ def _slot_of(one: Sums) -> int:
 def _errors(
     measured: Measured, labels: tuple[str, ...], a: _Subject, b: _Subject, whole: Sequence[Classes], owner: str
 ) -> dict[tuple[str, int], float]:
-    """By leaving out one stretch after the other."""
+    """Estimate errors by leaving out one stretch after the other."""
     if not labels or min(len(a.stretches), len(b.stretches)) < chance.STRETCHES:
         return {}
     variance: dict[tuple[str, int], float] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a stage took longer than in the rest of the trace."""
+"""Stages that took longer for a while than in the rest of the trace."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Growth(NamedTuple):
 
     @property
     def cost_ns(self) -> float:
-        """How much longer it all took than it would have at the pace of the rest."""
+        """How much longer everything took than at the pace of the rest."""
         return self.inside.sum - self.rest.mean * self.inside.samples
 
 
 def largest(stretches: Sequence[Stretch], key: Key, stages: Iterable[str], total: str) -> Growth | None:
-    """Of the stages of an operation that grew, the one that cost the most."""
+    """Return the stage of an operation whose growth cost the most."""
     found = [grown for stage in stages if (grown := _of_stage(stretches, key, stage, total)) is not None]
     return max(found, key=lambda grown: grown.cost_ns, default=None)
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the stages went over a whole trace, in bounded memory: long stretches where nothing changed, short ones where
-something did."""
+"""The history of stages over a whole trace, in bounded memory.
+
+Stretches are long while nothing changes, and short where something did.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +122,7 @@ def _joined(first: Stretch, second: Stretch) -> Stretch:
 
 
 def _loss(first: Stretch, second: Stretch) -> tuple[float, int]:
-    """How much time would be attributed to the wrong stretch; among those that lose as much, the shortest go first."""
+    """Return how much time would go to the wrong stretch; of equal losses, the shortest stretch goes first."""
     moved = 0.0
     for key in first.sums.keys() & second.sums.keys():
         other = second.sums[key]

@@ -53,7 +53,7 @@ class _Part(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """By the monotonic clock. One that made no request, or several, has 0."""
+    """Times by the monotonic clock. Operations with no request or several have 0."""
 
     alike: array[int]
     """The number of the attributes that it shares with others."""
@@ -184,11 +184,11 @@ class _Look(NamedTuple):
         return str(self.event.group.label("dev")) if self.span is None else self.span.dev
 
     def _name(self, at: int, op: str = "") -> _Alike:
-        """Of one that may be in no column."""
+        """Return what the object is; it may be in no column."""
         return self.names[self.columns.alike[at]] if at >= 0 else _Alike(self.dev, op, "")
 
     def _longest_of(self) -> int:
-        """Of several requests of its task the one that took the longest meanwhile; -1: there is none."""
+        """Return the task's request that took longest meanwhile; -1 for none."""
         fields = self.event.fields
         until, task = _end(self.event), str(Task(fields.get("comm", ""), fields.get("pid", 0), 0))
         since, dev = until - self.event.total_ns, self.dev
@@ -217,12 +217,12 @@ class _Look(NamedTuple):
         return found
 
     def _on(self) -> list[bool]:
-        """Whether it is this device, by the numbers of names."""
+        """Whether each number of a name is of this device."""
         dev = self.dev
         return [one.dev == dev for one in self.names]
 
     def _all(self, part: str) -> Iterator[_Part]:
-        """The same part of all that are on the device."""
+        """Generate the same part of all objects on the device."""
         on, columns = self._on(), self.columns
         if part == OUTSIDE:
             for at, (number, end, ns) in enumerate(zip(columns.alike, columns.end, columns.outside)):
@@ -264,7 +264,7 @@ class _Look(NamedTuple):
         return ns >= UNUSUAL * max(usual, _SHORTEST_NS)
 
     def _under_way(self, slow: _Part) -> tuple[list[UnderWay], UnderWay | None]:
-        """Of the others, while a slow one was on its way."""
+        """Return what others had under way during a slow one."""
         on, names = self._on(), self.names
         since_ns, until_ns = slow.begin_ns, slow.end_ns
         found: dict[int, list[int]] = {}
@@ -317,6 +317,6 @@ def _median(values: list[int]) -> int:
 
 
 def _end(event: Event) -> int:
-    """By the monotonic clock."""
+    """Return the end by the monotonic clock."""
     found: int = event.fields["clock"]["end_ns"]
     return found

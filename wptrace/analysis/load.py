@@ -41,7 +41,7 @@ class Load(NamedTuple):
 
 
 def of(report: Report) -> list[Load]:
-    """By name; empty if devices are added up."""
+    """Return the load of each device by name; empty if devices are added up."""
     if not any(group.kind is LOAD for group in report.counters):
         return []
     depth: Counter[Any] = Counter()
@@ -63,7 +63,7 @@ def of(report: Report) -> list[Load]:
 
 
 def busy(report: Report, names: Collection[str] | None = None) -> list[Load]:
-    """Those of these devices that had activity."""
+    """Return the load of these devices, if they had activity."""
     return [
         one
         for one in of(report)

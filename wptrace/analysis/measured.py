@@ -40,7 +40,7 @@ STRETCHES = 16
 
 
 class Stretch(NamedTuple):
-    """Of a recording, what was counted in an interval: classes by operation."""
+    """What an interval of a recording has counted: classes by operation."""
 
     end_ns: int
     duration_ns: int
@@ -85,12 +85,12 @@ _BY_TYPE = {
 
 
 def label_name(label: Label) -> str:
-    """By what it is: some flows have names of others in their lines."""
+    """Return the name of a label by its type, because some flows use other names in their lines."""
     return label.alias if label.alias == OWNER else _BY_TYPE.get(label.type, label.name)
 
 
 def labels_of(kind: Kind) -> tuple[str, ...]:
-    """Those by which classes of it are kept apart."""
+    """Return the labels that keep the classes of a kind apart."""
     return tuple(label_name(label) for label in kind.labels if label.type != OPERATION)
 
 
@@ -104,7 +104,7 @@ def is_timed(kind: Kind) -> bool:
 
 
 def classes(cells: Cells, counters: Mapping[Group, Mapping[str, int]], kind: Kind) -> dict[str, dict[Class, Sums]]:
-    """Of rows, by operation."""
+    """Return classes of rows by operation."""
     found: dict[str, dict[Class, Sums]] = {}
     columns = len(kind.stages) + 1
     at = next((at for at, label in enumerate(kind.labels) if label.type == OPERATION), None)
@@ -159,7 +159,7 @@ def seen_stages(found: Iterable[Measured], observed: Mapping[str, bool]) -> set[
 
 
 def aligned(found: Measured, joined: Mapping[str, str]) -> Measured:
-    """With stages that only one observes as part of that in which they are for the other."""
+    """Return the sums with stages that only one side observes added to the stage that has them on the other."""
     names = [name for name in found.columns if joined.get(name, name) not in found.columns or name not in joined]
     if len(names) == len(found.columns):
         return found

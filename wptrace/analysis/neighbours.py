@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who had a device while others waited for it: what the counters of an interval say of it (docs/owners.md)."""
+"""Owners that had a device while others waited for it, from the counters of an interval (docs/owners.md)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONG = 24
 
 
 class Owner(str):
-    """By its name, with that of one of its tasks where it may have many; that one is no part of what it is."""
+    """The name of an owner, and that of one of its tasks, which does not count in comparisons."""
 
     seen = ""
 
@@ -87,19 +87,19 @@ class Neighbour(NamedTuple):
 
 
 def described(owner: Owner, op: str, size: int) -> str:
-    """Such as: /batch (backup, 64 KiB reads)."""
+    """Describe an owner: /batch (backup, 64 KiB reads)."""
     does = f"{units.size(size)} {op}{'' if op.endswith('s') else 's'}" if op and size else ""
     about = ", ".join(filter(None, (owner.seen, does)))
     return f"{short_name(owner)} ({about})" if about else short_name(owner)
 
 
 def short_name(owner: Owner) -> str:
-    """Of the path of a pod's cgroup what people call it."""
+    """Return the usual short name of a pod's cgroup."""
     return str(owner) if len(owner) <= LONG or not owner.startswith("/") else cgroup.short(owner)
 
 
 def of(counters: Counters) -> list[Neighbour]:
-    """Of each device those who had most of it first."""
+    """Return the neighbours of each device, those with most of it first."""
     had: dict[tuple[Any, Owner], dict[str, Counter[str]]] = {}
     waited: dict[tuple[Any, Owner], Mapping[str, int]] = {}
     meanwhile: dict[tuple[Any, Owner], Counter[Owner]] = {}
@@ -136,7 +136,7 @@ def of(counters: Counters) -> list[Neighbour]:
 
 
 def folded(counters: Counters, top: int) -> Counters:
-    """With so many owners, those who had or waited most first, and one for all others; 0: with all of them."""
+    """Fold counters into this many owners, those that had or waited most first, and the others; 0: keep all."""
     times: Counter[Any] = Counter()
     for group, counts in counters.items():
         if group.kind in (HAD, WAITED):

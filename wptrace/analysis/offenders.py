@@ -21,7 +21,7 @@ class Offender(NamedTuple):
     max: int
 
     def as_dict(self, *names: str) -> dict[str, Any]:
-        """With the parts of its key by these names."""
+        """Return figures, with the parts of the key under these names."""
         key = (*self.key, *[""] * (len(names) - len(self.key)))
         return {**dict(zip(names, key)), "count": self.cases, "sum_ns": self.sum, "max_ns": self.max}
 
@@ -37,7 +37,7 @@ class Offenders:
         self._found[place] = (count + 1, total + value, max(worst, value))
 
     def worst(self, limit: int) -> list[Offender]:
-        """Those with the largest sums, largest first."""
+        """Return the offenders with the largest sums, largest first."""
         found = (Offender(key, *figures) for key, figures in self._found.items())
         return heapq.nlargest(limit, found, key=lambda one: (one.sum, one.max))
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who had a device while others waited for it, exactly: by when each request was queued, issued and completed.
+"""Owners that had a device while others waited for it, exactly: by when each request was queued, issued and completed.
 
-What an owner had of a device during another one's waits is, over time, how many of the one's requests are under way
-times how many of the other's wait. So a sweep over begins and ends in the order of time is enough, and of all owners
-only those count who have or want the device just then. It looks ahead as far as it has room for: requests are reported
-at their end, and one that took long is reported behind many that began after it.
+The time that an owner had a device during another's waits is an integral over the number of its requests under way
+times the number of the other's that wait. So one sweep over all begins and ends in time order is enough, and only
+owners that have or want the device at a moment count. The sweep looks ahead as far as it has room: requests arrive at
+their ends, and a long one arrives after many that began later.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Span(NamedTuple):
 
 
 class _Device:
-    """Who waits for it and who has it: how many requests, and since when it is so many."""
+    """Owners that wait for a device or have it: how many requests each, and since when."""
 
     __slots__ = ("having", "name", "waiting")
 
@@ -112,7 +112,7 @@ class Overlap:
             self._sweep(self._held)
 
     def counters(self) -> dict[Group, Counter[str]]:
-        """As the kernel counts them; nothing may be added any more."""
+        """Return counters like the kernel's; nothing may be added any more."""
         self._sweep(len(self._moments))
         found: dict[Group, Counter[str]] = {}
         for (dev, op, _), row in self._rows.items():

@@ -18,7 +18,7 @@ def owner(group: Group) -> Any:
 
 
 def folded(cells: Cells, counters: Counters, top: int) -> tuple[dict[Group, dict[str, Distribution]], Counters]:
-    """With so many owners of each kind, those with the most time first; 0: with all of them."""
+    """Fold cells into this many owners of each kind, those with the most time first, and the others; 0: keep all."""
     times: dict[Kind, Counter[Any]] = {}
     for group, found in cells.items():
         if group.kind.owner_place is not None:

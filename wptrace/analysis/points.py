@@ -14,7 +14,7 @@ from wptrace.model.report import Report
 
 
 class Narrowing(NamedTuple):
-    """Of a kind, to another one that lies within it."""
+    """How a kind maps to another one that covers a part of it."""
 
     kind: Kind
     into: Kind
@@ -93,7 +93,7 @@ def narrowed_rows(report: Report, way: Narrowing) -> Report:
 
 
 def _added(found: Sequence[Distribution], count: int) -> Distribution:
-    """Of sums of several times. Nobody knows how they go together, so it has no buckets, unless all but one are 0."""
+    """Add up several times. Their joint distribution is unknown, so there are no buckets unless all but one are 0."""
     some = [one for one in found if one.sum]
     if len(some) == 1:
         return some[0]

@@ -69,7 +69,7 @@ def parts_of(change: Change) -> list[ChangePart]:
 
 
 def _errors_of(change: Change, reason: str, column: int, ns: int) -> float:
-    """How many standard errors a part is."""
+    """Return the size of a part in standard errors."""
     error = change.errors.get((reason, column))
     if error is None:
         name = change.columns[column - 1] if column else "mean"
@@ -84,7 +84,7 @@ def moved(change: Change, label: str, ns: int) -> Value | None:
 
 
 def device_of(change: Change, part: ChangePart) -> str:
-    """Of which device most of it is; empty where that is not known."""
+    """Return the device that has most of it; empty if unknown."""
     devices = [one.value for one in change.split.values if one.label == DEV]
     if len(devices) == 1:
         return devices[0]
@@ -162,7 +162,7 @@ SHARED = ("throttle", "queue", "device")
 
 
 def blame(difference: Difference, advice: Mapping[str, str]) -> Blame | None:
-    """Of the change that costs, or saves, the most time; `advice` is by the reason of a wait."""
+    """Explain the change that costs, or saves, the most time; `advice` is by the reason of a wait."""
     found = _main(difference)
     if found is None:
         return None
@@ -216,7 +216,7 @@ def _main(difference: Difference) -> tuple[Change, ChangePart] | None:
 
 
 def _owner(difference: Difference, main: Change) -> str:
-    """Who has most of what the change costs, of several."""
+    """Return the owner with most of what the change costs, if there are several."""
     costs = {
         one.owner: one.split.b_ns * one.b.count - one.split.a_ns * one.b.count
         for one in difference.changes
@@ -245,7 +245,7 @@ def _wait(difference: Difference, main: Change, part: ChangePart) -> str:
 
 
 def began(difference: Difference, main: Change, part: ChangePart) -> int | None:
-    """From when on the mean of the stage was on its new level, in B or in all of the recording of which both are."""
+    """Return when the mean of the stage reached its new level, in B or in a recording that both are part of."""
     measured = difference.span.get(main.kind.name) or difference.b.measured.get(main.kind.name)
     if measured is None or part.reason not in (SAME, EITHER):
         return None

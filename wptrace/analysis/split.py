@@ -31,7 +31,7 @@ _ONE = 1 << (_SHARE + _TIME)
 
 
 class Sums:
-    """Of the objects of a class. Times are a total and its columns, the stages, which add up to it."""
+    """Sums of the objects of a class. Times are the total and the stages that add up to it."""
 
     __slots__ = ("buckets", "bytes", "count", "squares", "times")
 
@@ -56,7 +56,7 @@ class Sums:
         return self.times[column] / self.count if self.count else 0.0
 
     def variance(self, column: int = 0) -> float:
-        """Of the mean, if all objects were independent."""
+        """Return the variance of the mean if all objects were independent."""
         if self.count < 2:
             return 0.0
         mean = self.times[column] / self.count
@@ -94,7 +94,7 @@ def added(found: Iterable[Sums], columns: int) -> Sums:
 
 
 class Part(NamedTuple):
-    """Of the change of a mean."""
+    """A part of the change of a mean."""
 
     reason: str
     """A label in which the mix is another one, or that it is the same work."""
@@ -216,7 +216,7 @@ def split(a: Classes, b: Classes, labels: Sequence[str], seconds: tuple[int, int
 
 
 def reasons(a: Classes, b: Classes, labels: Sequence[str]) -> dict[tuple[str, int], float]:
-    """The same parts of the mean, not rounded."""
+    """Return the same parts of the mean, not rounded."""
     node = _Node(labels, len(next(iter(a.values())).times) - 1)
     node.descend(0, a, b, 1 << _SHARE, (1.0, 1.0))
     return {key: ns / _ONE for key, ns in node.parts.items()}
@@ -252,12 +252,12 @@ def apportioned(parts: Sequence[int], whole: int) -> list[int]:
 
 
 def _mean(of: Sums, column: int) -> int:
-    """In units of 2^-96 ns."""
+    """Return the mean in units of 2^-96 ns."""
     return (of.times[column] << (_SHARE + _TIME)) // of.count
 
 
 def _means(found: Iterable[Sums], columns: int) -> list[int]:
-    """Of each column, in units of 2^-32 ns."""
+    """Return the mean of each column in units of 2^-32 ns."""
     every = list(found)
     count = sum(one.count for one in every) or 1
     if len(every) == 1:
@@ -307,7 +307,7 @@ def _at(buckets: Mapping[int, float], part: float) -> float:
 
 
 def split_percentile(a: Classes, b: Classes, percent: float = 99) -> PercentileSplit:
-    """By histograms with the weights of the other recording: the times of one, in the mix of the other."""
+    """Split the change with weighted histograms: the times of one recording in the mix of the other."""
     whole_a, whole_b = _weighted(a, {}), _weighted(b, {})
     was, is_ = (percentile(found, percent) for found in (whole_a, whole_b))
     # The mix of B with the times of A, and the other way round; a class that one lacks has the times of the other.

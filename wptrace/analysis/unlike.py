@@ -61,7 +61,7 @@ def _kinds(a: Start, b: Start, narrowed: Sequence[Narrowing]) -> Iterator[Unlike
 
 
 def _within(way: Narrowing) -> str:
-    """Such as `compared from G to C, with driver and complete in device`."""
+    """Say how a kind was narrowed: `compared from G to C, with driver and complete in device`."""
     start, end = way.into.total.start, way.into.total.end
     words = "" if start is None or end is None else f"compared from {start.letter} to {end.letter}"
     for name, parts in way.parts.items():
@@ -79,7 +79,7 @@ def alike(one: Kind, other: Kind) -> bool:
 
 
 def _way(kind: Kind) -> str:
-    """From where to where, by what."""
+    """Say from which point to which, and by which level."""
     labels = f"by {', '.join(label.name for label in kind.labels)}"
     start, end = kind.total.start, kind.total.end
     return labels if start is None or end is None else f"from {start.letter} to {end.letter} {labels}"
@@ -110,7 +110,7 @@ def _filter(value: Any) -> str:
 
 
 def observed(start: Start) -> Mapping[str, bool]:
-    """By the name of a stage, whether anything observes it."""
+    """Return by stage whether it is observed."""
     return {source.stage: bool(source.how) for source in start.sources}
 
 

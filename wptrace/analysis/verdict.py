@@ -109,7 +109,7 @@ def unmeasured(case: Case) -> Finding | None:
 
 
 def largest(case: Case) -> Finding | None:
-    """Where the time went."""
+    """The stage with the most time."""
     if case.main is None:
         return None
     group, stages = case.main
@@ -127,7 +127,7 @@ def largest(case: Case) -> Finding | None:
 
 
 def _place(case: Case, group: Group) -> tuple[Group, float]:
-    """Where most of it happened; everywhere if it is spread over many."""
+    """Return the group that has most of it; everywhere if it is spread over many."""
     places: dict[Group, int] = {}
     for place, found in case.report.cells.items():
         if place.everywhere == group:

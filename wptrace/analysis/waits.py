@@ -93,7 +93,7 @@ ByGroup = dict[tuple[Hashable, ...], list[Waits]]
 
 
 def of(report: Report) -> ByGroup:
-    """Of each device and operation, the stages in which anything waited."""
+    """Return the stages in which anything waited, by device and operation."""
     reasons: dict[Group, list[Group]] = {}
     for group in report.cells:
         if group.kind is WAIT:
@@ -160,7 +160,7 @@ def _is_of_same_stage(one: Group, other: Group) -> bool:
 
 
 def whose(report: Report, values: tuple[Hashable, ...]) -> str:
-    """Who waited most of the time of a device, operation, stage and reason; empty where nobody did."""
+    """Return the owner that waited most in a device, operation, stage and reason; empty if there is none."""
     times: Counter[str] = Counter()
     for group, stages in report.cells.items():
         if group.kind.name == OWNED_WAIT and group.values[:-1] == values:
@@ -175,7 +175,7 @@ def owner_of_most(shares: Counter[str]) -> str:
 
 
 def limits(report: Report, dev: Hashable, op: Hashable) -> Counter[str]:
-    """Of the dirty limit: what may be dirty, and how fast, in the mean of all waits."""
+    """Return the dirty limit's bytes and rate, in the mean of all waits."""
     found = Counter[str]()
     for group, counts in report.counters.items():
         if group.kind is WAITS and group.values[:2] == (dev, op) and counts.get(LIMIT):

@@ -33,7 +33,7 @@ def to_write(path: Path) -> int:
 
 
 def write(fd: int, data: memoryview) -> int:
-    """How many bytes went. A file takes them at once; a channel may have to be waited for."""
+    """Write and return how many bytes were taken. A file takes them at once; a channel may have to be waited for."""
     end = 0.0
     while True:
         try:
@@ -103,7 +103,7 @@ class Channel:
         self._fd = -1
 
     def open(self) -> None:
-        """From now on the guest can write."""
+        """Open the channel, so that the guest can write."""
         try:
             if self._vsock is not None:
                 self._listen(socket.AF_VSOCK, (socket.VMADDR_CID_ANY, self._vsock[1]))
@@ -150,7 +150,7 @@ class Channel:
         return data
 
     def _accept(self, listener: socket.socket) -> None:
-        """One guest, once. Any other machine that can reach the port is turned away."""
+        """Accept one guest, once. Any other machine that reaches the port is turned away."""
         connection, peer = listener.accept()
         if self._vsock is not None and peer[0] != self._vsock[0]:
             connection.close()

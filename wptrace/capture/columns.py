@@ -66,7 +66,7 @@ class Packer:
         return b"".join(parts)
 
     def _planes(self, rows: bytearray, holes: Collection[int]) -> dict[int, bytearray]:
-        """One byte of all records, by its place, where it is not the same in all of them."""
+        """Return bytes of all records by their place, without those that are the same in all records."""
         step = self._step
         alike = self._alike
         if self._littered:
@@ -119,7 +119,7 @@ class Packer:
 
 
 def _runs(places: Collection[int]) -> Iterator[tuple[int, int]]:
-    """Where they begin and end."""
+    """Generate the beginning and end of each run."""
     found = sorted(places)
     begins = [place for place in found if place - 1 not in places]
     ends = [place + 1 for place in found if place + 1 not in places]

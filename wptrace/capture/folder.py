@@ -15,7 +15,7 @@ _MOST = 10_000
 
 
 class Folder:
-    """To be read like a file. One of its files is open at a time; those that grow meanwhile are as they were."""
+    """A folder that is read like a file. One of its files is open at a time; growing ones are read as they were."""
 
     def __init__(self, path: Path) -> None:
         names = sorted(one.name for one in path.iterdir() if one.name.endswith(".wpt"))

@@ -87,7 +87,7 @@ class Frame(NamedTuple):
 
 
 class Writer:
-    """That the file cannot be written is found out at once."""
+    """A writer of frames. It reports at once if the file cannot be written."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -176,7 +176,7 @@ class Reader:
         _seed(self.path, self._read(0, _FIRST.size))
 
     def frames(self) -> Iterator[Frame]:
-        """Those that are whole; the others are said by `cut`."""
+        """Generate the whole frames; `cut` tells of others."""
         # Behind the first byte of the last frame: if its trace was cut off there, the next segment begins within it,
         # also where the bytes of its header that are gone are by chance those that the next one begins with.
         place, number, seed, before = 0, 0, 0, 0
@@ -209,7 +209,7 @@ class Reader:
             before = place
 
     def _resumed(self, before: int, torn: int, number: int, seed: int) -> tuple[int, int] | None:
-        """Where the next frame or segment begins, and its number: headers say by their checksums which one they are."""
+        """Return the place and number of the next frame or segment, which the checksums of headers identify."""
         seeds = [(number + more, _next(seed, number + more)) for more in range(1, _TORN + 1)]
         for piece in range(before, min(self._size, torn + LONGEST + _PIECE), _PIECE):
             data = self._read(piece, _PIECE + _FIRST.size)
@@ -227,7 +227,7 @@ class Reader:
         return None
 
     def sound(self, frame: Frame) -> bool:
-        """Whether what it has is as it was written."""
+        """Whether the content of a frame is as it was written."""
         data = self._read(frame.place, frame.length)
         return len(data) == frame.length and zlib.crc32(data) == frame.checksum
 
@@ -246,7 +246,7 @@ class Reader:
 
 
 class Stream:
-    """The same of what comes through a channel, piece by piece. It holds one frame, and what came with its end."""
+    """Frames from a channel, piece by piece. It holds one frame, and what came with its end."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -257,7 +257,7 @@ class Stream:
 
     @property
     def cut(self) -> bool:
-        """It ends here within a frame, or before the first one."""
+        """Whether it ends within a frame, or before the first one."""
         return bool(self._left) or self._seed is None
 
     def feed(self, data: bytes) -> Iterator[Frame]:
@@ -298,7 +298,7 @@ def _is_segment(first: bytes) -> bool:
 
 
 def _seed(path: Path, first: bytes, place: int = 0) -> int:
-    """Of a segment that begins so."""
+    """Return the seed of a segment that begins with these bytes."""
     if not first.startswith(_MAGIC):
         raise WptraceError(f"{path} is not a capture of wptrace", "wptrace io --each --capture FILE makes one")
     if len(first) < _FIRST.size:

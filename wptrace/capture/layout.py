@@ -94,7 +94,7 @@ def _number(value: Any, most: int) -> None:
 
 
 class Described:
-    """As much of an object as its records need to be understood, from a capture. What is missing is a LookupError."""
+    """An object as far as its records need it, from a capture. A missing part raises LookupError."""
 
     def __init__(self, facts: Mapping[str, Any]) -> None:
         """Raises ValueError, TypeError or LookupError where they make no sense."""

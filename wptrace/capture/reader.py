@@ -108,7 +108,7 @@ class Head(NamedTuple):
 
 
 class _Labels(OrderedDict[int, _Label]):
-    """What numbers in records stand for; the oldest are forgotten."""
+    """The meanings of numbers in records; the oldest are forgotten."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -345,7 +345,7 @@ def _followed(head: Head) -> Any:
 
 
 def _segment(has: Any) -> tuple[str, int]:
-    """Of which trace it is, and its number; earlier versions wrote one segment, and no name of the trace."""
+    """Return the trace of a segment and its number; earlier versions wrote one segment without a name."""
     found = spec.mapping(has)
     return spec.text(found.get("trace", "")), spec.integer(found.get("segment", 0))
 
@@ -413,7 +413,7 @@ class Capture(_Frames):
             made.add(self._read_head(has, self._known, made.began_ns), *_segment(has))
 
     def items(self, records: bool = True, intervals: bool = True) -> Iterator[Item]:
-        """In the order in which they were written; without what nobody asks for."""
+        """Generate the items in the order in which they were written, without unwanted ones."""
         self._begin_segment()
         parts = _Parts()
         self.damaged = 0
@@ -453,7 +453,7 @@ class Capture(_Frames):
 
 
 class Arriving(_Frames):
-    """One that comes through a channel. What it says of itself is known once its start has come."""
+    """A capture that arrives through a channel. Its head is known once the start has come."""
 
     # As much as is decoded at once, while nobody looks at the host's own ring. A writer packs half of it.
     most_bytes = 1 << 21

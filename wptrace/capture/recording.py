@@ -53,7 +53,7 @@ class Window:
 
     @property
     def _whole(self) -> Report | None:
-        """Of the trace at hand."""
+        """Return the report of the current trace."""
         if self.summary is not None:
             return self.summary
         return self._trace.report(self._kinds) if self._trace.count else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which part of a capture is wanted, by labels of rows and fields of events. What has neither is refused."""
+"""Selection of a part of a capture, by labels of rows and fields of events. What has neither is refused."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ QUESTIONS = (
 
 class Selection:
     def __init__(self, wanted: Mapping[str, tuple[str, ...]]) -> None:
-        """By the names of questions, one of which has to hold of each."""
+        """Select by these values of questions, of which one has to match for each question."""
         self._asked = [(one, wanted[one.name]) for one in QUESTIONS if one.name in wanted]
 
     def __bool__(self) -> bool:
@@ -75,7 +75,7 @@ class Selection:
 
     @property
     def described(self) -> dict[str, Any]:
-        """As the first line of a trace has its filters."""
+        """Return the selection as the first line of a trace has its filters."""
         found: dict[str, Any] = {}
         for one, values in self._asked:
             plain = [int(value) for value in values] if one.number else list(values)

@@ -72,7 +72,7 @@ def name(value: Any) -> str:
 
 
 def path(value: Any) -> str:
-    """Of a file or a cgroup: it has 4096 bytes at most."""
+    """Check the path of a file or a cgroup, which has at most 4096 bytes."""
     if len(text(value)) > _LONGEST_PATH:
         raise ValueError("too long a path")
     return str(value)
@@ -271,7 +271,7 @@ _VALUES: dict[str, Callable[[Json], Hashable]] = {
 
 
 class Numbering:
-    """Of the writer: kinds and groups by numbers, and what a reader has to learn of them."""
+    """The writer's numbers of kinds and groups, and what a reader has to be told of them."""
 
     def __init__(self) -> None:
         self._kinds: dict[Kind, int] = {}
@@ -314,7 +314,7 @@ class Numbering:
 
 
 class Known:
-    """Of the reader: the same by their numbers."""
+    """The reader's kinds and groups by number."""
 
     def __init__(self) -> None:
         self.kinds: list[Kind] = []

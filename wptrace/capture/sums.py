@@ -79,7 +79,7 @@ class Intervals:
         )
 
     def _as_in(self, now: Sums) -> tuple[dict[Group, dict[str, Distribution]], dict[Group, Counter[str]]]:
-        """The same with what owners had whom the whole has among the others, and who came back: more than they have."""
+        """Return the sums without owners that the whole has among the others, and with those that came back."""
         cells, counters = dict(self._cells), dict(self._counters)
         for group, stages in self._cells.items():
             others, last = group.of_others, now.cells.get(group)
@@ -170,7 +170,7 @@ class Singles:
             self._count()
 
     def _count(self) -> None:
-        """Of many at once, which takes a small part of the time."""
+        """Count many values at once, which takes a small part of the time."""
         self._held = 0
         for group, row in self._rows.items():
             found, row.times = row.times, []
@@ -222,7 +222,7 @@ _HELD = 1 << 16
 
 
 def _of(values: Sequence[int]) -> Distribution:
-    """In order, so that buckets are found and not values."""
+    """Make a distribution of sorted values, which takes a search for each bucket and not for each value."""
     ordered = sorted(values)
     made = Distribution()
     made.min, made.max = ordered[0], ordered[-1]

@@ -305,7 +305,7 @@ class CaptureOutput:
         self._many(Kind.NAMES, "groups", map(_text, groups))
 
     def _many(self, kind: Kind, name: str, found: Iterable[str], report: int = 0) -> int:
-        """In as many frames as it takes."""
+        """Write as many frames as are needed."""
         number = f'"report":{report},' if report else ""
         frames = [packed(f'{{{number}"{name}":[{",".join(some)}]}}'.encode()) for some in _parted(found)]
         for frame in frames:
@@ -363,7 +363,7 @@ class _Buffer:
         return entries[len(some) :]
 
     def drain(self) -> tuple[bytearray, set[int]]:
-        """As they lay in the ring, without those that a program gave up; words that are not kept."""
+        """Return the records as in the ring, without discarded ones, and the words that are not kept."""
         rows = self._whole(self._room if self.full else self._room[: self._size])
         self._size = 0
         return rows, self.holes | self._unused(rows) if rows else self.holes
@@ -385,12 +385,12 @@ class _Buffer:
 
 
 def _words(begin: int, end: int) -> range:
-    """That lie between two places."""
+    """Return the words between two places."""
     return range((begin + columns.WORD - 1) // columns.WORD, end // columns.WORD)
 
 
 def _parted(found: Iterable[str]) -> Iterator[list[str]]:
-    """In lists of a length that a reader takes."""
+    """Split into lists of a length that a reader accepts."""
     some: list[str] = []
     size = 0
     for one in found:

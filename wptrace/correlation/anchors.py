@@ -44,7 +44,7 @@ def _by_ptp(anchor: Anchor, least_wall: int, most_wall: int) -> Bound | None:
 
 
 def _by_day(anchor: Anchor, host: Sequence[Anchor]) -> Bound | None:
-    """Of all that the host said the surest."""
+    """Return the narrowest bound that the host's times of day give."""
     sure = [(one.error_ns, one.wall_ns) for one in host if one.error_ns is not None]
     if anchor.error_ns is None or not sure:
         return None
@@ -54,7 +54,7 @@ def _by_day(anchor: Anchor, host: Sequence[Anchor]) -> Bound | None:
 
 
 def narrowed(offset: Offset, anchors: Iterable[Bound]) -> tuple[Offset, int, int]:
-    """With what the anchors say besides; how many of them do, and how many contradict, which tell nothing."""
+    """Narrow an offset by anchors; return how many of them agree, and how many contradict and are ignored."""
     every = list(anchors)
     agree = [bound for bound in every if offset.at(bound.at).both(bound).holds]
     return (Offset([*offset.bounds, *agree]) if agree else offset), len(agree), len(every) - len(agree)

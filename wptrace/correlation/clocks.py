@@ -40,7 +40,7 @@ class Bound(NamedTuple):
         return Bound(at, self.least - apart, self.most + apart)
 
     def both(self, other: Bound) -> Bound:
-        """Of the same moment; there is none where `least` is above `most`."""
+        """Return the intersection of two bounds of one moment; it is empty if `least` is above `most`."""
         return Bound(self.at, max(self.least, other.least), min(self.most, other.most))
 
     @property
@@ -49,7 +49,7 @@ class Bound(NamedTuple):
 
 
 def _apart(one: int, other: int) -> int:
-    """How much the offset may have changed meanwhile, rounded up."""
+    """Return how much the offset may have changed meanwhile, rounded up."""
     return -(-abs(one - other) * WANDER_PPM // 1_000_000)
 
 
@@ -90,12 +90,12 @@ class Offset:
 
     @property
     def widths(self) -> list[int]:
-        """Of all that it was made of, the smallest first."""
+        """The widths of all bounds, the smallest first."""
         return sorted(bound.width for bound in self._known)
 
     @property
     def drift_ppm(self) -> tuple[float, float] | None:
-        """How much faster the second clock is, at least and at most, in the mean; None where that is not known."""
+        """The mean drift of the second clock, at least and at most; None if it is unknown."""
         took = self.last.at - self.first.at
         if took <= 0:
             return None
@@ -114,9 +114,9 @@ def _narrowed(bounds: Iterable[Bound]) -> Iterator[Bound]:
 
 
 def agreed(bounds: Iterable[Bound]) -> tuple[list[Bound], int]:
-    """Those that most of their neighbours in time can hold together with, and how many others there are.
+    """Return the bounds that agree with most of their neighbours in time, and the number of others.
 
-    A true bound is one of them, unless most are false and agree.
+    A true bound is among them, unless most bounds are false and agree.
     """
     every = list(bounds)
     voters = sorted(bound for bound in every if bound.holds)
@@ -135,7 +135,7 @@ def _elected(voters: Sequence[Bound]) -> list[Bound]:
 
 
 def elected(bounds: Iterable[Bound]) -> Bound:
-    """Of bounds of one moment: the offsets that most of them allow, and of those the narrowest."""
+    """Return, from bounds of one moment, the offsets that most of them allow, by the narrowest of those."""
     edges = sorted(edge for bound in bounds for edge in ((bound.least, 0, bound.at), (bound.most, 1, bound.at)))
     best, open_now, found = 0, 0, Bound(0, 0, 0)
     for place, (value, closes, at) in enumerate(edges):

@@ -36,7 +36,7 @@ _ROUNDS = 4
 
 
 class Tries:
-    """How often something may still be compared: whoever says what happened chooses how much is alike."""
+    """A limit on comparisons, because whoever wrote a capture chooses how much is alike."""
 
     def __init__(self, most: int = 1 << 25) -> None:
         self._left = most
@@ -69,7 +69,7 @@ class Served(NamedTuple):
 
 
 class Writes:
-    """When an image was written and flushed: whether a flush had anything to do."""
+    """When an image was written and flushed, which tells whether a flush had anything to do."""
 
     # Of either, so many.
     _MOST = 1 << 15
@@ -90,7 +90,7 @@ class Writes:
                 del found[: self._MOST // 2]
 
     def pending(self, since: int, until: int) -> bool:
-        """Whether a flush that was asked for in this time had to be passed on by a hypervisor that passes them on."""
+        """Whether a flush in this time had to be passed on by a hypervisor that passes any on."""
         if not self._flushes:
             return False
         flushed = bisect_right(self._flushes, until)
@@ -113,7 +113,7 @@ class Pair(NamedTuple):
 
 
 class Matches(NamedTuple):
-    """Of one disk."""
+    """The matches of a disk."""
 
     pairs: list[Pair]
     causes: Mapping[int, Cause]
@@ -129,7 +129,7 @@ class _Known(NamedTuple):
 
 
 def likeness(asked: Iterable[Asked], served: Iterable[Served]) -> int:
-    """How many places were read or written here and there."""
+    """Return how many places were read or written on both sides."""
     return len({_place(one) for one in asked} & {_place(one) for one in served})
 
 
@@ -214,7 +214,7 @@ def _bound(asked: Asked, served: Served) -> Bound:
 
 
 def _by_place(disk: Disk) -> dict[tuple[str, int, int], tuple[list[int], list[int]]]:
-    """Those of both sides, each in order."""
+    """Return the requests of both sides by place, each in order."""
     found: dict[tuple[str, int, int], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     for number, asked in enumerate(disk.asked):
         found[_place(asked)][0].append(number)

@@ -18,7 +18,7 @@ _ENOUGH = 8
 
 
 class Signal(NamedTuple):
-    """By the host's clock: a read when it returned, a write when it began."""
+    """A use of an eventfd, by the host's clock: a read when it returned, a write when it began."""
 
     ns: int
     tid: int
@@ -36,7 +36,7 @@ class Work(NamedTuple):
 
 
 class Kick(NamedTuple):
-    """Of what was done alone, from the kick to the eventfd that gives it back."""
+    """The kick of a request that was alone, up to the eventfd that gives it back."""
 
     kicked: int
     """0: nobody's system call wrote the eventfd, as where the kernel's KVM does."""
@@ -52,7 +52,7 @@ class Kick(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """Of one image, and one thread that picks up what is asked of it."""
+    """The counts of an image and of a thread that picks up its requests."""
 
     image: str
     tid: int
@@ -121,9 +121,9 @@ class Kicks:
         return {fd: image for (fd, image), count in votes.items() if count >= max(_ENOUGH, read_before[fd] / 2)}
 
     def _answering(self) -> dict[int, int]:
-        """By the eventfd that kicks: the one that who had read it wrote nearly always once it was done.
+        """Return, by the eventfd of kicks, the one that its reader nearly always wrote once the request was done.
 
-        What others write as well only wakes that thread.
+        An eventfd that others write as well only wakes that thread.
         """
         writers: dict[int, set[int]] = defaultdict(set)
         for tid, fd in self._given:
@@ -148,7 +148,7 @@ class Kicks:
             yield one
 
     def of_alone(self) -> dict[Work, Kick]:
-        """Of those that were picked up behind a kick of their own."""
+        """Return the kicks of requests that were picked up after a kick of their own."""
         found = {}
         for one, since, after in self._alone:
             read = self._latest(self._fds, one.image, since, one.begin)

@@ -35,7 +35,7 @@ class Episodes:
         return self._samples.get((cpu, ticked_ns))
 
     def take(self) -> list[tuple[Record, Record | None]]:
-        """Those that ended since the last call. When they do, all samples of them must have been seen."""
+        """Return the periods that ended since the last call. All of their samples must have been seen by then."""
         ended, self._ended = self._ended, []
         return [(record, self._samples.pop((record["cpu"], record["ticked_ns"]), None)) for record in ended]
 

@@ -58,10 +58,10 @@ class Book:
     def read(
         cls, started: int, finished: int, lost: Mapping[Cause, int], noted: Mapping[Cause, int], failed: int = 0
     ) -> Book:
-        """From counters of the kernel, which are not read at one moment.
+        """Make a book from the kernel's counters, which are not read at one moment.
 
-        `started` includes the lost. An end may be counted without its start; that request did start, so it
-        counts as started.
+        `started` includes the lost. An end may be counted without its start; that request did start, so it counts as
+        started.
         """
         book = cls()
         book.finished = finished

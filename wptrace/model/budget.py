@@ -59,7 +59,7 @@ def ladder(savings: Iterable[Saving]) -> tuple[Step, ...]:
 
 
 def rate_before(steps: Sequence[Step], step: Step) -> int:
-    """Of one in how many was something left before this step; 0: all."""
+    """Return the sampling rate before this step; 0: all."""
     return max((one.one_in for one in steps if one.kind == step.kind and one.one_in < step.one_in), default=0)
 
 
@@ -76,10 +76,9 @@ class Cost(NamedTuple):
 
 
 def share(cost_ns: int, busy_ns: int, elapsed_ns: int) -> float:
-    """Of the time that all CPUs were busy, or of one CPU's where they were less than that.
+    """Return the cost as a share of the time that all CPUs were busy, or of one CPU's time if they were less busy.
 
-    A task that waits for its device keeps no CPU busy, and is slowed all the same; one of them lasts as long as one
-    CPU does.
+    A task that waits for its device keeps no CPU busy but is slowed as well, and lasts as long as one CPU does.
     """
     return cost_ns / max(busy_ns, elapsed_ns, 1)
 
@@ -89,7 +88,7 @@ def programs_ns(run_time_ns: int, runs: int) -> int:
 
 
 class Policy:
-    """How many of the steps are shed: always the first ones."""
+    """The number of steps that are shed, always the first ones."""
 
     def __init__(self, limit: float, steps: int) -> None:
         self.limit = limit
@@ -165,12 +164,12 @@ class Spending(NamedTuple):
 
     @property
     def one_in(self) -> int:
-        """How many requests are there for one that is timed, at the end."""
+        """How many requests there are for each timed one, at the end."""
         return self.shed[-1].one_in or 1 if self.shed else 1
 
 
 def off_ns(savings: Iterable[Saving], changes: Sequence[Change], since_ns: int, until_ns: int) -> dict[Saving, int]:
-    """How long each of them was shed between two moments."""
+    """Return how long each step was shed between two moments."""
     found = dict.fromkeys(savings, 0)
     began: dict[Saving, int] = {}
     depth: dict[Saving, int] = {}

@@ -28,7 +28,7 @@ _NUMBERED = re.compile(r"((?:run|session)-)[a-z]?[0-9a-f]+(?:-i[0-9]+)?(\.\w+)|(
 
 
 class Made(NamedTuple):
-    """By whom a cgroup was made, and for what; empty where it is none of these."""
+    """The creator of a cgroup and its purpose; empty if unknown."""
 
     pod: str = ""
     """Its uid; of one that the node itself starts (a static pod) the hash of its file."""

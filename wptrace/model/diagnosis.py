@@ -18,7 +18,7 @@ class Check(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """One program that could observe a hook; `reason` says why it does not work here."""
+    """A program that could observe a hook; `reason` says why it does not work here."""
 
     program: str
     section: str

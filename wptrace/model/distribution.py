@@ -165,7 +165,7 @@ class Distribution:
         self.sumsq += sumsq
 
     def add_zeros(self, count: int) -> None:
-        """Those that a keeper leaves out since they are so many."""
+        """Add zeros, which a keeper leaves out because there are so many."""
         if count > 0:
             self.add_counts([count, *[0] * (SLOTS - 1)], count, 0, 0, 0, 0)
 
@@ -216,7 +216,7 @@ class Distribution:
         return recent
 
     def scaled(self, count: int) -> Distribution:
-        """One of this many values that are spread like these. Extremes stay: there are no better ones."""
+        """Return a distribution of this many values with the same spread and extremes."""
         made = Distribution()
         if not self.count or not count:
             return made
@@ -259,7 +259,7 @@ class Distribution:
 
     @property
     def spread_known(self) -> bool:
-        """Whether it has percentiles: one of sums of values that were counted apart has none."""
+        """Whether it has percentiles, which sums of separately counted values lack."""
         return any(self.buckets)
 
     @property

@@ -74,7 +74,7 @@ class Activity(NamedTuple):
         return sum(usage.share for usage in self.programs if own in (None, usage.program.own))
 
     def memory(self, own: bool | None = None) -> int:
-        """Of programs and maps."""
+        """Return the memory of programs and maps."""
         programs = sum(usage.program.memory for usage in self.programs if own in (None, usage.program.own))
         return programs + sum(found.memory for found in self.maps if own in (None, found.own))
 

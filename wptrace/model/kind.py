@@ -17,7 +17,7 @@ REQUESTS, OPERATIONS = "requests", "operations"
 
 
 class _All:
-    """In the place of a label's value: all of them, added up."""
+    """A label's value that stands for all values, added up."""
 
     def __repr__(self) -> str:
         return "ALL"
@@ -37,7 +37,7 @@ NOBODY = "nobody"
 
 
 class Label(NamedTuple):
-    """By what rows are kept apart."""
+    """A label that keeps rows apart."""
 
     name: str
     """Its field in JSON."""
@@ -46,7 +46,7 @@ class Label(NamedTuple):
     """A field in which it stands as text as well."""
 
     def shown(self, value: Any) -> str:
-        """As people read it; empty where it is all of them."""
+        """Return the value for people; empty if it stands for all."""
         if value is ALL:
             return ""
         if self.type == CPU and isinstance(value, int):
@@ -56,7 +56,7 @@ class Label(NamedTuple):
         return str(value)
 
     def fields(self, value: Any) -> dict[str, Any]:
-        """As programs read it."""
+        """Return the value for programs."""
         if value is ALL:
             return {self.alias or self.name: ""}
         plain: Any = value
@@ -176,7 +176,7 @@ class EventField(NamedTuple):
     type: type = int
 
     def value(self, event_fields: Mapping[str, Any]) -> Any:
-        """Of an event; None where it has none, or one of another type."""
+        """Return the value in an event's fields; None if it is missing or of another type."""
         found = event_fields.get(self.name)
         return found if type(found) is self.type else None
 
@@ -199,7 +199,7 @@ UNTIMED_FIELD = CounterField("untimed", "how many were counted and not timed, as
 
 
 class Kind:
-    """Such as an operation, a request, a packet, a period. Two that say the same are one object."""
+    """A kind of objects: operation, request, packet, period. Equal kinds are the same object."""
 
     name: str
     noun: Noun
@@ -321,7 +321,7 @@ class Kind:
 
 
 def fields_of(kinds: Iterable[Kind]) -> list[EventField]:
-    """Those of all of them, each once."""
+    """Return the fields of all kinds, each once."""
     return list({field.name: field for kind in kinds for field in kind.fields}.values())
 
 
@@ -339,7 +339,7 @@ class Group(NamedTuple):
         return self.values[self.kind.place[name]]
 
     def all_of(self, *names: str) -> Group:
-        """That to which it belongs once these labels are added up."""
+        """Return the group that contains this one once these labels are added up."""
         places = {self.kind.place[name] for name in names if name in self.kind.place}
         return Group(self.kind, tuple(ALL if at in places else value for at, value in enumerate(self.values)))
 
@@ -350,12 +350,12 @@ class Group(NamedTuple):
 
     @property
     def others(self) -> Group:
-        """Where it belongs when there are too many of its kind."""
+        """The group for this one if there are too many of its kind."""
         return Group(self.kind, tuple(ALL if label.type == STACK else OTHERS for label in self.kind.labels))
 
     @property
     def of_others(self) -> Group:
-        """The same of all other owners."""
+        """The group for all other owners."""
         at = self.kind.owner_place
         return self if at is None else Group(self.kind, (*self.values[:at], OTHERS, *self.values[at + 1 :]))
 
@@ -390,5 +390,5 @@ class Bounded:
 
 
 def names(kinds: Iterable[Kind]) -> list[str]:
-    """Of all that is measured, without totals, in the order in which it is shown."""
+    """Return the names of all metrics except totals, in the order in which they are shown."""
     return list(dict.fromkeys(one.name for kind in kinds for one in kind.measured))

@@ -22,14 +22,14 @@ Counters = Mapping[Group, Mapping[str, int]]
 
 
 class Source(NamedTuple):
-    """How a stage is observed on this kernel; `how` is empty where it is not."""
+    """How a stage is observed on this kernel; `how` is empty if it is not."""
 
     stage: str
     how: str
 
 
 class Resource(NamedTuple):
-    """Where, and by what, something was traced."""
+    """The machine and the command of a trace."""
 
     host: str = ""
     """The name of the machine."""
@@ -214,12 +214,12 @@ class Report(NamedTuple):
 
     @property
     def book(self) -> Book:
-        """Of what the flow follows."""
+        """The book of the objects that the flow follows."""
         return self.books[REQUESTS]
 
     @property
     def bytes(self) -> int:
-        """Of the same; those of an operation are those of its requests, or of the page cache."""
+        """The bytes of these objects; those of operations are their requests' or the page cache's."""
         return sum(found.get(BYTES, 0) for group, found in self.counters.items() if group.kind.book == REQUESTS)
 
     def counter(self, group: Group, name: str) -> int:
@@ -231,7 +231,7 @@ class Report(NamedTuple):
 
     @property
     def rows(self) -> list[Row]:
-        """With the share of each in the total of its group, or of all groups where these are ranked."""
+        """The rows, with the share of each in the total of its group, or of all groups if these are ranked."""
         ranked, rows = self._ranked(), []
         for group, found in self.cells.items():
             whole = ranked[group.kind] if group.kind.ranked else found[TOTAL].sum
@@ -249,15 +249,15 @@ class Report(NamedTuple):
         return {**found, **self.sums}
 
     def only(self, groups: Iterable[Group]) -> Report:
-        """The same with these groups, in this order. Their shares stay."""
+        """Return the report with these groups in this order. Their shares stay."""
         return self._replace(cells={group: self.cells[group] for group in groups}, sums=self._ranked())
 
     def everywhere(self) -> Report:
-        """The same without the first label, which says where."""
+        """Return the report without the first label, which names the device."""
         return self._merged(lambda group: group.everywhere)
 
     def without(self, names: Collection[str], kinds: Collection[Kind] | None = None) -> Report:
-        """The same without these labels (of these kinds): what they keep apart is added up."""
+        """Return the report without these labels (of these kinds), with rows added up."""
         return self._merged(lambda group: group.all_of(*names) if kinds is None or group.kind in kinds else group)
 
     def _merged(self, into: Callable[[Group], Group]) -> Report:
@@ -305,7 +305,7 @@ class Event(NamedTuple):
 
 
 class InFlight(NamedTuple):
-    """One that is not over yet."""
+    """An object that is not over yet."""
 
     group: Group
     age_ns: int
@@ -432,12 +432,12 @@ def _as_folded(earlier: Snapshot, now: Snapshot) -> tuple[Cells, Counters]:
 
 
 def everywhere(cells: Cells) -> dict[Group, dict[str, Distribution]]:
-    """The same without the first label, added up."""
+    """Return cells without the first label, added up."""
     return merged(cells, lambda group: group.everywhere)
 
 
 def merged(cells: Cells, into: Callable[[Group], Group]) -> dict[Group, dict[str, Distribution]]:
-    """Those that become one group, added up; one that stays alone is the same object."""
+    """Add up cells that become one group; a group that stays alone keeps its object."""
     parts: dict[Group, list[Mapping[str, Distribution]]] = {}
     for group, stages in cells.items():
         parts.setdefault(into(group), []).append(stages)
@@ -454,7 +454,7 @@ def of_one_row(rows: Iterable[Mapping[str, Distribution]]) -> dict[str, Distribu
 
 
 def added_up(found: Sequence[Distribution]) -> Distribution:
-    """One that is alone is the same object."""
+    """Add up distributions; a single one stays the same object."""
     if len(found) == 1:
         return found[0]
     of_all = type(found[0])()

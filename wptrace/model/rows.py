@@ -77,7 +77,7 @@ class Source(Protocol):
         """None where all rows become events."""
 
     def variables(self) -> tuple[Any, ...]:
-        """Those of the shape, as they are now."""
+        """The current variables of the shape."""
 
     def made(self, rows: Sequence[Row], variables: tuple[Any, ...]) -> Iterator[Event]:
         """An event of each."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From when to when a single object was in its stages, where that is known, or else how long it was in each."""
+"""When an object was in each of its stages or, if that is unknown, how long."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ANYWHERE = ("journal", UNATTRIBUTED)
 
 
 def segments(event: Event) -> Iterator[Segment]:
-    """Those that are known, and behind them what is left of each stage, end to end in the order of the path."""
+    """Generate the known segments, then the rest of each stage, end to end in the order of the path."""
     yield from event.segments
     at = event.segments[-1].to_ns if event.segments else 0
     left = dict(event.stages)
@@ -28,7 +28,7 @@ def segments(event: Event) -> Iterator[Segment]:
 
 
 def is_timed(event: Event) -> bool:
-    """Whether they stand where they were: the sums of several waits are laid end to end."""
+    """Whether segments are in their real places: sums of several waits are laid end to end."""
     if event.segments:
         return not event.more
     busy = [name for name, ns in event.stages.items() if ns > 0]

@@ -13,6 +13,6 @@ class Stack(NamedTuple):
     """Whose the user's part is: name and number."""
 
     def folded(self) -> str:
-        """One line from the outermost function inwards, as flame graphs are made of; a semicolon would part a name."""
+        """Return a line for flame graphs, from the outermost function inwards; a semicolon would split a name."""
         frames = (*self.kernel, *self.user, *((self.process,) if self.process else ()))
         return ";".join(frame.replace(";", ":") for frame in reversed(frames))
