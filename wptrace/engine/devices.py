@@ -152,7 +152,7 @@ class DeviceCells(Cells):
 
 
 class Loads:
-    """How busy devices have been, as the kernel counts it for all of their requests."""
+    """The load of devices, by the kernel's count of all their requests."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._counts: dict[str, Counter[str]] = {}
@@ -279,7 +279,7 @@ class Devices:
             obj.bss.hidden_disks = hidden_table(obj, self.extents, self.names)
 
     def _fitting(self, devices: int, least: int, row: int, permitted: int | None) -> int:
-        """How many devices get a row; all of them if they are named."""
+        """Return how many devices get a row; all if they are named."""
         if permitted is None and not self.everything:
             return devices
         whole = least + devices * row

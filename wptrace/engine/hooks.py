@@ -19,7 +19,7 @@ class Way(NamedTuple):
 
     @property
     def programs(self) -> tuple[str, ...]:
-        """In the order in which they attach: ends before starts, so that no end is missed."""
+        """The programs in the order in which they attach: ends before starts, so that no end is missed."""
         return tuple(dict.fromkeys((*self.ends, *self.starts)))
 
     def of(self, role: str) -> set[str]:

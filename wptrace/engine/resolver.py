@@ -45,7 +45,7 @@ class Attempts:
 
     @property
     def missing(self) -> dict[str, str]:
-        """By name of the hooks that cannot be observed here: the reason."""
+        """The reasons why hooks cannot be observed here, by name."""
         return {hook.name: self.reason(hook.id) for hook in self.hooks if hook.noted and not self.left(hook)}
 
     def of(self, hook: Hook) -> list[Attempt]:

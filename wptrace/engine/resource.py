@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This machine and this command."""
+"""The resource: this machine and this command."""
 
 from __future__ import annotations
 

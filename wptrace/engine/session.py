@@ -71,7 +71,7 @@ class Consumer(Protocol):
 
 
 class Trace:
-    """One flow of a session."""
+    """A flow in a session."""
 
     start: Start
     first: Snapshot

@@ -228,7 +228,7 @@ class CpuFlow(Flow):
             self._events.append(Event(self._wait.group(row), ran + offset, took, {"wait": took}, fields))
 
     def _history(self, cpu: int, since_ns: int) -> list[Run]:
-        """Who ran on a CPU since then. A run that is just being written is later than what anybody asks for."""
+        """Return what ran on a CPU since then. A run that is just being written is too late for any wait."""
         histories = self._obj.maps["histories"]
         memory = histories.raw(cpu)
         if memory is None:

@@ -97,7 +97,7 @@ def device_named(name: str, sys: Path = _SYS) -> str:
 
 
 def _literal(name: str) -> str:
-    """As a pattern that matches nothing else."""
+    """Return a pattern that matches only this name."""
     return "".join(f"[{char}]" if char in "*?[" else char for char in name)
 
 

@@ -224,7 +224,7 @@ class IrqoffFlow(Flow):
         obj.maps["samples"].max_entries = _SAMPLE_BYTES
 
     def _try_counter(self, loaded: Loaded) -> str:
-        """That the counter is there is not enough: it has to run, and by NMI, which no table shows."""
+        """Try the counter: it has to run, and with NMIs, which no table shows."""
         ticks = f"a tick every {self._tick_ns // 1000} us"
         late = f"software: {ticks}, stacks from the end of a period"
         if self._options.counter == NONE:
@@ -244,7 +244,7 @@ class IrqoffFlow(Flow):
         return late if not nmis else f"hardware: {ticks}, stacks from inside a period by NMIs of a counter of cycles"
 
     def _trial(self) -> tuple[int, int]:
-        """How often the program ran by the counter, and how often of that in an NMI."""
+        """Return how often the counter ran the program, and how often in an NMI."""
         end = time.monotonic() + _TRIAL_S
         samples = nmis = 0
         # This loop makes cycles pass.
@@ -318,7 +318,7 @@ class IrqoffFlow(Flow):
         return sorted(found, key=lambda one: -one.age_ns)
 
     def lists(self) -> dict[str, list[dict[str, Any]]]:
-        """Who kept interrupts off, the longest in all first."""
+        """Return the tasks that kept interrupts off, the longest in total first."""
         return {"offenders": [one.as_dict("comm", "function") for one in self._offenders.worst(_WORST)]}
 
     # --- Figures ------------------------------------------------------------------------------------------------------

@@ -137,7 +137,7 @@ class Sizes:
         self.bytes: dict[Group, int] = {}
 
     def rename(self, slot: int, name: str) -> None:
-        """From now on a slot is of another device."""
+        """Give a slot to another device."""
         for key, op in enumerate(self._ops, slot * len(self._ops)):
             if key in self._groups:
                 for now, was in self._changes.finish(key, key):

@@ -150,7 +150,7 @@ class PathFlow(DeviceFlow):
 
     @property
     def _object(self) -> str:
-        """One without options, if it does: its programs are smaller."""
+        """The object without options if it is sufficient, because its programs are smaller."""
         if self._options.filter or any(part.needs_options for part in self._parts):
             return self.object
         return self.without_options if self._options.recorder is None else self.with_recorder

@@ -214,7 +214,7 @@ class Recorded:
 
 
 def _before(end: int, times: Sequence[int]) -> list[int]:
-    """How long before the end they were, of which their lower halves are known."""
+    """Return how long before the end these times were, of which only the lower halves are known."""
     ages = [end - time & _HALF for time in times]
     return [0 if age >= _LATER else age for age in ages] if max(ages) >= _LATER else ages
 

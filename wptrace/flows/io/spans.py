@@ -91,7 +91,7 @@ class Spans:
             yield Span(names[record[slot]], ops[record[op]], owner, record[size], queued, issued, completed)
 
     def _group(self, number: int) -> Any:
-        """Of a task: the name of its cgroup, or the label of its statement."""
+        """Return the cgroup of a task, or the label of its statement."""
         return self.statement_of(number) if self._among == STATEMENT else self.cgroups.of(number)
 
     def _is_reported(self, events: bytes, slot: int, seen_ns: int) -> bool:

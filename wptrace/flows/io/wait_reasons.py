@@ -32,7 +32,7 @@ class Reason(NamedTuple):
 
 
 class WaitStack(NamedTuple):
-    """With which tasks slept."""
+    """The stack of a sleep."""
 
     reason: str
     functions: tuple[str, ...]
@@ -544,7 +544,7 @@ def _pattern(names: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def reason_of(stack: Sequence[str], reasons: Sequence[Reason] = REASONS) -> str:
-    """By the names of its functions, the innermost first; of one that is not known, this one."""
+    """Return the reason by the names of functions, innermost first; if none is known, the innermost function."""
     names = [name for name in map(plain, stack) if not _LOCKS.fullmatch(name)]
     for reason in reasons:
         if _matches(reason, names):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which other guests had the host's device while requests of this one waited for it."""
+"""Other guests that had the host's device while requests of this one waited for it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def stay(event: Event) -> Stay | None:
 
 
 class _Busy:
-    """How long somebody had a device up to a moment; concurrent requests add up."""
+    """How long another guest had a device up to a moment; concurrent requests add up."""
 
     def __init__(self, stays: Sequence[Stay]) -> None:
         self._begins, self._begin_sums = _summed(one.begin for one in stays)

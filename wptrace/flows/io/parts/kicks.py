@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""With `--kicks`: which threads of a hypervisor write and read its eventfds (bpf_src/block/path/signals.h)."""
+"""Threads of a hypervisor that write and read its eventfds: `--kicks` (bpf_src/block/path/signals.h)."""
 
 from __future__ import annotations
 

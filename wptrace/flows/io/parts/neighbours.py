@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who had the device meanwhile (bpf_src/block/path/neighbours.h): `--neighbours`."""
+"""Owners that had the device meanwhile: `--neighbours` (bpf_src/block/path/neighbours.h)."""
 
 from __future__ import annotations
 

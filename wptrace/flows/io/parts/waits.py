@@ -43,7 +43,7 @@ _OF_OPERATIONS = "op_kind", "op_stage", REASONS
 
 
 def owned(label: Label) -> Kind:
-    """The same by owner."""
+    """Return the kind of waits by owner."""
     return Kind(OWNED_WAIT, WAIT.noun, (*WAIT.labels, label), book="", ranked=True)
 
 
@@ -145,7 +145,7 @@ class Waits(Part):
                 self._rows[row] = one._replace(group=group)
 
     def forget(self, owner: int, folded: dict[Group, int]) -> None:
-        """From now on the number of the owner is that of another one."""
+        """Forget an owner, whose number gets another one."""
         self._follow_new()
         keys = self._obj.view("wait_rows").cast("Q")
         for row, one in list(self._rows.items()):
@@ -249,6 +249,6 @@ def _journals_by_stack(loaded: Loaded) -> list[str]:
 
 
 def _machine_limit() -> int:
-    """In pages."""
+    """Return the machine's dirty limit in pages."""
     words = dict(line.split() for line in _VMSTAT.read_text().splitlines())
     return int(words.get("nr_dirty_threshold", 0))
