@@ -36,7 +36,7 @@ class Endpoint(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Where one signal goes, and how."""
+    """The destination of one signal, and how to send it."""
 
     endpoint: Endpoint
     headers: tuple[tuple[str, str], ...]

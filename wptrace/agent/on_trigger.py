@@ -141,7 +141,7 @@ class _Run:
 
 
 class _Slot:
-    """What is known of a table, whatever it is changed to."""
+    """The state of a table, which survives changes of its settings."""
 
     def __init__(self, table: OnTrigger) -> None:
         self.table: OnTrigger | None = table
@@ -332,7 +332,7 @@ class Runs:
 
 
 def _name(number: int) -> str:
-    """Of a signal."""
+    """Return the name of a signal."""
     try:
         return signal.Signals(number).name
     except ValueError:

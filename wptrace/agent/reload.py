@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which changes of a configuration a running trace can apply, and which need a restart."""
+"""Changes of a configuration: those that a running trace can apply, and those that need a restart."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class Service:
 
     @property
     def url(self) -> str:
-        """Where the metrics are; empty if nobody can ask for them."""
+        """The address of the metrics; empty without an endpoint."""
         return f"http://{self._endpoint.address}/metrics" if self._endpoint is not None else ""
 
     def open(self, listening: socket) -> None:

@@ -60,7 +60,7 @@ class LaterError(Exception):
 
 
 class Sender:
-    """Of one signal. All but `_run` and what it calls is for the tracing thread, and never blocks."""
+    """A sender of one signal. The tracing thread calls all but `_run` and what that calls, and is never blocked."""
 
     def __init__(
         self, signal: str, rejected: Callable[[str, bytes], tuple[int, str]], say: Callable[[str], None]
@@ -231,7 +231,7 @@ class Sender:
         return True
 
     def _post(self, target: Target, one: _Waiting) -> tuple[int, str]:
-        """How many were left out, and why; raise LaterError or RefusedError."""
+        """Post data. Return how many items were rejected, and why; raise LaterError or RefusedError."""
         code, after, answer = _exchange(target, one)
         if code in _BUSY:
             raise LaterError(f"it answers {code}", _seconds(after))
@@ -245,7 +245,7 @@ class Sender:
 
 
 class _Connection(http.client.HTTPConnection):
-    """One whose end can be made from another thread, whatever it is doing."""
+    """A connection that another thread can end, whatever it is doing."""
 
     def __init__(self, target: Target) -> None:
         super().__init__(target.endpoint.host, target.endpoint.port, timeout=target.timeout_s)

@@ -172,7 +172,7 @@ class Against:
 
 
 def _require_none(outcomes: Sequence[Outcome]) -> None:
-    """One that holds ends the command with its own code; one that cannot be answered is no success."""
+    """End the command with a code of its own if a condition holds; one that cannot be answered is no success."""
     from wptrace.outputs.text.changes import outcome
 
     for one in outcomes:

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _progress(doing: str) -> None:
-    """On a terminal: what is being tried, on a line that is gone afterwards."""
+    """Show on a terminal what is being tried, on a line that vanishes afterwards."""
     import sys
 
     if sys.stderr.isatty():

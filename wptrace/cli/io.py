@@ -188,7 +188,7 @@ def _why_requests(options: argparse.Namespace, flow: PathFlow) -> str:
 
 
 def _by(options: argparse.Namespace) -> str:
-    """By whom there are rows: a screen says who is there."""
+    """Return the kind of owners that have rows; a screen shows processes."""
     from wptrace.flows.io.options import CGROUP, PROCESS
 
     is_live = options.output is None and common.is_live(options, sys.stdout)

@@ -148,7 +148,7 @@ def _slow(options: argparse.Namespace) -> int | None:
 
 
 def _about(shown: Mapping[str, Any], intervals: bool = False, began_ns: int | None = None) -> About:
-    """For a capture of it, which begins when the guest's did."""
+    """Describe a capture of the join, which begins when the guest's did."""
     from wptrace.capture.writer import About
     from wptrace.flows.io.join.joined import JOINED
 

@@ -29,7 +29,7 @@ _OTHERS = {"main", "options", "path", "recorder"}
 
 @lru_cache(maxsize=1)
 def _width() -> int:
-    """As shutil.get_terminal_size has it, whose import takes as long as all the rest of the command line."""
+    """Return the width as shutil.get_terminal_size does, whose import takes as long as the rest of the command line."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isdigit() and int(columns):
         return int(columns)
@@ -236,7 +236,7 @@ def _place(error: OSError) -> str:
 
 
 def _complain(error: WptraceError) -> int:
-    """One line of what is wrong, and one of what to do; a name in it may hold anything, but not end a line."""
+    """Print an error and its hint, one line each; a name in it may have any character, but not end a line."""
     from wptrace.outputs.text.words import printable
 
     lines = [f"wptrace: {printable(error.message)}"]

@@ -90,7 +90,7 @@ def captured(
 
 
 def add_event_options(show: argparse._ArgumentGroup) -> None:
-    """Which records are shown."""
+    """Add the options that select records."""
     single = show.add_mutually_exclusive_group()
     single.add_argument("--slow", metavar="DURATION", help="also show each one that took at least this long (5ms)")
     single.add_argument("--each", action="store_true", help="also show every one")
@@ -207,7 +207,7 @@ def add_costs(parser: argparse.ArgumentParser) -> None:
 
 
 def ring(options: argparse.Namespace, events: EventOptions) -> int:
-    """Where all are shown or captured there may be many: there is room for them from the start."""
+    """Return the ring's size: there may be many records if all are shown or captured."""
     if options.ring_size is not None:
         return size(options.ring_size)
     return 16 << 20 if events.every else 4 << 20
@@ -255,7 +255,7 @@ def _seconds(text: str) -> float:
 
 
 def output(options: argparse.Namespace, stream: TextIO, view: str, **wanted: Any) -> Output:
-    """In the format that the user wants, with the exports; how it looks as text is for the flow to say."""
+    """Return an output in the wanted format, with the exports; `view` names the flow's text."""
     from wptrace.outputs.registry import CSV, LINES, NDJSON, TEXT, Wanted, make
 
     line, csv = (getattr(options, name, False) for name in ("line", "csv"))
@@ -301,7 +301,7 @@ def controls(output: Output) -> Controls | None:
 
 
 def paced(options: argparse.Namespace, seconds: float | None, recorded: bool = False) -> float | None:
-    """How often there is a report: what an export is made of comes in columns of time."""
+    """Return the interval of reports: exports are made of columns of time."""
     return COLUMN_S if seconds is None and (recorded or exports(options)) else seconds
 
 
@@ -322,16 +322,16 @@ def is_live(options: argparse.Namespace, stream: TextIO) -> bool:
 
 
 def live(options: argparse.Namespace, stream: TextIO, seconds: float | None) -> tuple[bool, float | None]:
-    """The same, and how often there is a report: then every second by default."""
+    """Return whether a screen is drawn, and the interval of reports: every second by default."""
     drawn = is_live(options, stream)
     return drawn, _LIVE_S if drawn and seconds is None else paced(options, seconds)
 
 
 @contextmanager
 def stream(options: argparse.Namespace, *others: str | None) -> Iterator[TextIO]:
-    """Where results go. A file that cannot be written is found out before anything is attached.
+    """Open the file for results, so that one that cannot be written is found before anything is attached.
 
-    `others` are files that are read or written besides, of which none may be the same one.
+    `others` are more files that are read or written; none of them may be the same file.
     """
     if options.output is None:
         for other in others:
@@ -366,7 +366,7 @@ def named(path: str, option: str) -> Path:
 
 
 def _keep_apart(file: TextIO, name: str, other: str | None) -> None:
-    """By device and inode, as a file may have several names. What goes to /dev/null is never mixed."""
+    """Compare by device and inode, because a file may have several names. /dev/null may be used repeatedly."""
     with suppress(OSError, ValueError):  # there is no such file yet, or no descriptor
         if other is not None:
             found = os.fstat(file.fileno())

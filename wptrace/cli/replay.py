@@ -129,7 +129,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _shows_events(options: argparse.Namespace, head: Head) -> bool:
-    """Of a dump, which has every event there was, nobody reads all as text: it shows those that are asked for."""
+    """A dump has every event, which no one reads as text: it shows those that are selected."""
     if options.summary or options.folded:
         return False
     asked = options.slow is not None or options.sample or options.json or options.line or options.csv or options.to
@@ -232,14 +232,14 @@ def _require(options: argparse.Namespace, head: Head) -> None:
 
 
 def _neighbours(options: argparse.Namespace, head: Head) -> str:
-    """By which owners they are computed from events; nothing where they are not wanted, or are the kernel's own."""
+    """Return the owners for which neighbours are computed from events; empty if unwanted or counted in the kernel."""
     from wptrace.tools import replayed_neighbours
 
     return replayed_neighbours.owners(head, options.by) if options.neighbours else ""
 
 
 def _by(options: argparse.Namespace, head: Head) -> str:
-    """By which owners rows are computed from events; nothing where the capture has them, or none is wanted."""
+    """Return the owners for which rows are computed from events; empty if unwanted or if the capture has them."""
     from wptrace.tools import owned
 
     if options.by is None or not owned.answers(head, options.by):

@@ -205,7 +205,7 @@ def largest(event: Event) -> tuple[str, int]:
 
 
 def largest_of(event: Event) -> tuple[tuple[str, ...], str]:
-    """Of events like this one: the stages of which one is the largest, and the code of what each of them took."""
+    """Return, for events like this one, the stages of which one may be the largest, and the code of their times."""
     kind = event.group.kind
     names = tuple(name for name in event.stages if name in kind) if kind.stages else ()
     return names, f"({''.join(f'{code_of(event.stages[name])}, ' for name in names)})"
@@ -290,7 +290,7 @@ def _shares(names: Sequence[str]) -> Callable[[tuple[int, ...], int], str]:
 
 
 def _place(event: Event) -> str | int:
-    """In the file for what is of one, on the disk for a request."""
+    """Return the offset in the file, or the sector for a request."""
     fields = event.fields
     place = fields.get("offset" if "length" in fields else "sector")
     return _NOTHING if place is None else place

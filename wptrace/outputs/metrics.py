@@ -57,7 +57,7 @@ class Source(NamedTuple):
 
 
 class Owners(NamedTuple):
-    """By whom there are series."""
+    """The owners that have series."""
 
     labels: tuple[str, ...]
     of: Callable[[Any], tuple[str, ...]]
@@ -438,7 +438,7 @@ def label(name: str, value: object) -> tuple[str, str]:
 
 
 def plain(name: str) -> str:
-    """As names of metrics are."""
+    """Return a name as metrics allow it."""
     return re.sub(r"[^A-Za-z0-9_]", "_", name)
 
 

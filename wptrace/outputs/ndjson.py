@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One JSON object a line, as docs/schema.json describes. Times are integer nanoseconds, the unit is in the key."""
+"""JSON objects, one a line, as in docs/schema.json. Times are integer nanoseconds with the unit in the key."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PERCENTILES = (("p50", 50), ("p90", 90), ("p99", 99), ("p999", 99.9))
 
 
 class _Keys(dict[str, str]):
-    """Of stages. There may be a hundred thousand requests a second with ten each."""
+    """Keys of stages. There may be a hundred thousand requests a second with ten each."""
 
     def __missing__(self, name: str) -> str:
         key = self[name] = f"{name}_ns"

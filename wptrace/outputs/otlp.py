@@ -230,7 +230,7 @@ class Otlp(Derived):
     # --- Answers ------------------------------------------------------------------------------------------------------
 
     def rejected(self, signal: str, answer: bytes) -> tuple[int, str]:
-        """How many points or spans the receiver has left out, and why; ValueError if it is no answer of OTLP."""
+        """Return how many points or spans the receiver has rejected, and why; ValueError if it is no answer of OTLP."""
         service = self._services[signal]
         made = service.ExportMetricsServiceResponse() if signal == METRICS else service.ExportTraceServiceResponse()
         try:
@@ -284,7 +284,7 @@ def buckets(found: Distribution, unit: str) -> tuple[int, list[int]]:
 
 @lru_cache(maxsize=8)
 def _places(unit: str) -> list[int]:
-    """Where each bucket of a distribution goes, without that of 0."""
+    """Return the exported bucket of each bucket of a distribution except that of 0."""
     found = []
     for slot in range(1, SLOTS):
         low, high = bounds(slot)

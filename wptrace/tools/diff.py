@@ -77,7 +77,7 @@ class _Rows:
         return Measured(kind, measured.labels_of(kind), measured.columns_of(kind), classes, self._stretches[kind])
 
     def _classes(self, report: Report, kind: Kind) -> Classes:
-        """Of very many owners or stacks the rest is one."""
+        """Group a report's objects; if there are very many owners or stacks, the rest is one class."""
         found, known = measured.classes(report.cells, report.counters, kind), self._known[kind]
         for classes in found.values():
             for key in [key for key in classes if key not in known]:
@@ -213,7 +213,7 @@ class _Reading:
 
 
 def _append(found: list[Stretch], one: Stretch) -> None:
-    """As many as are needed are kept; of a long recording each is that of several intervals."""
+    """Append a stretch, and keep as few as are needed: those of a long recording join several intervals."""
     found.append(one)
     if len(found) >= 3 * STRETCHES:
         found[:] = joined_stretches(found, STRETCHES)
@@ -241,7 +241,7 @@ class _Singles:
         return found
 
     def notes(self, report: Report) -> Iterator[str]:
-        """Where they are not as many as the rows count."""
+        """Generate a note if there are fewer than the rows count."""
         kind = kinds.OPERATION
         counted = sum(stages[TOTAL].count for group, stages in report.cells.items() if group.kind.name == kind.name)
         listed = self._counts[kind.name]
@@ -309,7 +309,7 @@ class _Singles:
 
 
 class _Columns(NamedTuple):
-    """Where in a row times are."""
+    """The indices of times in a row."""
 
     start: int
     end: int

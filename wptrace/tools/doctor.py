@@ -165,7 +165,7 @@ def _feature(name: str) -> Check:
 
 
 def _flow(kind: type[Flow]) -> FlowFinding:
-    """By a start: the rest is tried only where that is refused."""
+    """Start the flow, and try the rest only if that is refused."""
     attempts = Attempts(kind.hooks_here())
     works, why = True, ""
     try:
@@ -194,7 +194,7 @@ def _hook(hook: Hook, attempts: Attempts) -> HookFinding:
 
 
 def _definitions(refused: set[str]) -> list[Check]:
-    """By the types of this kernel and the ways that it takes; to load all of them would take longer than the rest."""
+    """Check by this kernel's types and the ways that it supports; loading all of them would take too long."""
     kernel = RunningKernel()
     without = {EVENT if way == "tracepoint" else way for way in refused}
     try:

@@ -37,7 +37,7 @@ def have_rows(head: Head, by: str, selection: Selection) -> bool:
 
 
 def has_statements(head: Head) -> bool:
-    """Whether its events have one."""
+    """Whether its events have a statement."""
     return STATEMENT_FIELDS[0] in head.start.fields
 
 
@@ -72,7 +72,7 @@ class Owned:
         return (*(one for one in found if one.name not in _NAMES), *made)
 
     def added(self, report: Report) -> Report:
-        """The same with these rows."""
+        """Return the report with these rows."""
         report = without(report)
         found = self._singles.report(report.ts_ns, report.duration_ns, {})
         cells, counters = {**report.cells, **found.cells}, {**report.counters, **found.counters}

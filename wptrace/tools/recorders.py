@@ -16,7 +16,7 @@ PROC = Path("/proc")
 
 
 def running(proc: Path = PROC) -> dict[int, str]:
-    """Where each of them writes its dumps, by its process."""
+    """Return the folders for dumps by pid."""
     found = {}
     for folder, words in _expecting(proc):
         # The agent's file says whether it has one.
@@ -64,7 +64,7 @@ def _folder(folder: Path, words: Sequence[str]) -> str:
 
 
 def ask(pid: int) -> None:
-    """It is looked at once more when it cannot be another process any more."""
+    """Ask a process for a dump, after a check with a pidfd that the pid has not been reused."""
     try:
         held = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -204,7 +204,7 @@ class _Replay:
             raise NonsenseError(self._head.start.file) from error
 
     def _of(self, found: Records) -> Iterator[tuple[Event, Span | None]]:
-        """With the request of an operation that made one."""
+        """Generate events, with the request of an operation that made only one."""
         with self._read():
             spans: Iterator[Span | None] = repeat(None)
             if (self._of_singles or self._owned is not None) and self._head.start.flow == "io":
@@ -278,7 +278,7 @@ class _Replay:
                 self._lately.add(one)
 
     def _requests(self, event: Event, span: Span | None) -> Sequence[Event]:
-        """As a row of requests has the one that it made."""
+        """Return the request that an operation made, as an event of its own."""
         if event.group.kind is not kinds.OPERATION:
             return ()
         if span is not None:
@@ -293,7 +293,7 @@ class _Replay:
         return ()
 
     def _is_due(self, ts_ns: int) -> bool:
-        """When it is time for it; False where the user wants to end before."""
+        """Wait for the time of an event; False if the user wants to end before."""
         return self._pace is None or self._pace.until(ts_ns)
 
     def _is_sampled(self) -> bool:

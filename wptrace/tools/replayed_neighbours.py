@@ -29,7 +29,7 @@ _RULES = ("statement", "owner", "neighbour")
 
 
 def owners(head: Head, by: str | None) -> str:
-    """By which owners they can be computed from events; nothing where the kernel's figures are all that there is."""
+    """Return the owners for which they can be computed from events; empty if there are only the kernel's figures."""
     start = head.start
     counted = bool(start.filters.get("neighbours"))
     by = by or start.filters.get("by") or BY[0]
@@ -72,7 +72,7 @@ class ReplayedNeighbours:
                 add(span, is_inside is None or is_inside(event.end_ns), selection.has(event))
 
     def figures(self, whole: Report | None, books: Mapping[str, Book], top: int) -> tuple[Counters, dict[str, Book]]:
-        """Of the `whole` it is known how many requests there were."""
+        """Return counters and books; the `whole` report knows how many requests there were."""
         counters = self._overlap.counters()
         counted = sum(counts[COUNT] for group, counts in counters.items() if group.kind is HAD)
         finished = sum(

@@ -49,7 +49,7 @@ class Singles:
         self._recorded: tuple[recorded.Recorded, OwnerNames] | None = None
 
     def spans(self, found: Records, by: str) -> Iterator[Span | None]:
-        """For each of them the request that it tells of, by such owners; None where it tells of none, or several."""
+        """Generate the request of each record, with its owner; None if there is none, or if there are several."""
         layout = self._capture.layouts[found.number]
         if layout.record == recorded.RECORDED.record:
             yield from self._recorded_spans(found, layout, by)
@@ -86,7 +86,7 @@ class Singles:
         return chain.from_iterable(self.batches(found))
 
     def batches(self, found: Records) -> Iterator[Sequence[Event]]:
-        """The same as rows, where they are not looked at before."""
+        """Generate the events as rows, if they are not looked at before."""
         made = self._decoders.get(found.number)
         if made is None:
             name = self._capture.layouts[found.number].record

@@ -18,13 +18,13 @@ FORMATS = tuple(sorted({one.stem for one in Path(__file__).parent.glob("[a-z]*.p
 
 
 class _Format(Protocol):
-    """One that makes a folder has a `TARGET`."""
+    """A module of a format. One that makes a folder has a `TARGET`."""
 
     def create(self, file: ExportFile, view: str, wanted: Wanted) -> Output: ...
 
 
 def make(name: str, path: Path, view: str, wanted: Wanted) -> Output:
-    """That the file cannot be made, or that a library is missing, is found out before anything is attached."""
+    """Make the output. A file that cannot be created, or a missing library, is reported before anything is attached."""
     found: _Format = importlib.import_module(f"{__name__}.{name}")
     target: type[ExportFile] = getattr(found, "TARGET", ExportFile)
     return found.create(target(path), view, wanted)

@@ -86,7 +86,7 @@ class HtmlExport(Export):
         return f"wptrace {self._start.flow}, {when}"
 
     def _text(self, report: Report) -> list[str]:
-        """As a terminal shows it."""
+        """Return the report as a terminal shows it."""
         lines = [*self._introduction, "", *self._view.report(report, _WIDTH), *header.losses(report)]
         lines += [*budget.lines(report), *self._view.closing(report, _WIDTH)]
         if len(lines) > _LINES:

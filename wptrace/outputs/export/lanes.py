@@ -52,7 +52,7 @@ def segments(event: Event) -> Iterator[Segment]:
 
 
 def sides(event: Event) -> tuple[list[Segment], list[Segment]]:
-    """Those of the machine that waited, and those of its host, where another one took part."""
+    """Return the segments of the machine that waited, and those of its host if there is one."""
     found = list(segments(event))
     if "host" not in event.fields:
         return found, []
@@ -61,7 +61,7 @@ def sides(event: Event) -> tuple[list[Segment], list[Segment]]:
 
 
 def device(event: Event) -> str:
-    """On which device it was, where that worked on it once."""
+    """Return the device of an event with a single request in it."""
     if not event.stages.get(DISK) or event.fields.get("requests", 1) != 1:
         return ""
     found = (label for label in event.group.kind.labels if label.type == DEVICE)

@@ -99,9 +99,9 @@ class Otf2Export(Export):
         return found
 
     def _location(self, event: Event) -> Any:
-        """Of its thread, one on which nothing else is meanwhile; many threads share those of nobody.
+        """Return a location of the event's thread that is free meanwhile; many threads share those of `nobody`.
 
-        None where too many events are under way at once.
+        None if too many events are under way at once.
         """
         fields = event.fields
         pid, tid, comm = fields.get("pid"), fields.get("tid"), printable(str(fields.get("comm") or ""))[:_LONGEST]

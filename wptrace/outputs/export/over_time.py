@@ -137,7 +137,7 @@ class Times:
 
 
 class Singles:
-    """The same of events, in columns finer than an interval. They tell all of a kind where none of it is missing."""
+    """Columns made of events, finer than an interval, for kinds of which no event is missing."""
 
     owners = ""
     """By what rows of owners are told apart."""
@@ -181,7 +181,7 @@ class Singles:
                 one.buckets[slot] += 1
 
     def _fitting(self, at: int) -> int:
-        """Of columns twice as wide, and again, until they are few enough; where this one is then."""
+        """Double the width of columns until there are few enough, and return the place of this one."""
         while max(self._columns) - min(self._columns) >= COLUMNS or (self._filled > BUCKETS and len(self._columns) > 1):
             columns: dict[int, _Stages] = {}
             for number, cells in self._columns.items():
@@ -217,7 +217,7 @@ class Singles:
 
 
 class Places:
-    """Where on its device each one was: of all of them, or one in so many where there are more."""
+    """Where on its device each event was: all events, or one in N if there are too many."""
 
     def __init__(self) -> None:
         self.step = 1
@@ -307,7 +307,7 @@ def _agree(one: _Sparse, other: Distribution, count: int) -> bool:
 
 
 def _padded(stages: Mapping[str, _Sparse], name: str, found: Mapping[str, Distribution]) -> _Sparse:
-    """With those that took no time, where they are counted."""
+    """Return a stage with zeros for objects that took no time, if they are counted."""
     made = _Sparse()
     if name in stages:
         made.merge(stages[name])

@@ -46,7 +46,7 @@ def whole(group: Group) -> Group:
 
 
 def name(group: Group) -> str:
-    """Such as: read operations."""
+    """Return the name of a group: read operations."""
     return " ".join(filter(None, (words.group(group), group.kind.noun.plural)))
 
 
@@ -61,7 +61,7 @@ class Charged(NamedTuple):
 
 
 def stacks(report: Report) -> list[Charged]:
-    """Those with the most time first; none of a flow without stacks."""
+    """Return stacks, those with the most time first; none for a flow without stacks."""
     found = [
         Charged(_frames(row.group.label(label.name)), row.distribution.sum, row.distribution.count, _bytes(row, report))
         for row in report.rows

@@ -34,7 +34,7 @@ def signed(ns: float) -> str:
 
 
 def percent(figure: Figure) -> str:
-    """How much of what was there before."""
+    """Return the change as a share of the earlier figure."""
     found = figure.relative
     if found is None:
         return "new"
@@ -49,7 +49,7 @@ def ratio(relative: float) -> str:
 
 
 def subject(change: Change) -> str:
-    """Such as `reads of /app`."""
+    """Return the subject of a change: `reads of /app`."""
     found = noun(change.kind, change.op)
     return f"{found} of {printable(change.owner)}" if change.owner else found
 
@@ -61,7 +61,7 @@ def noun(kind: Kind, op: str) -> str:
 
 
 def words_of(part: ChangePart, change: Change, difference: Difference) -> str:
-    """Such as `in throttle of vda`."""
+    """Return the place of a part: `in throttle of vda`."""
     if not part.reason:
         return "rest"
     if part.reason not in (SAME, EITHER):
@@ -106,7 +106,7 @@ _OF_DEVICES = ("layers", "throttle", "queue", "driver", "device", "complete")
 
 
 def stage(name: str, difference: Difference) -> str:
-    """With what is compared as a part of it."""
+    """Return a stage with those that are compared as parts of it."""
     inside = [one for one, other in difference.joined.items() if other == name]
     return f"{name} (with {', '.join(inside)})" if inside else name
 
@@ -122,7 +122,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def findings(difference: Difference) -> list[tuple[Change, list[str]]]:
-    """Of what really changed, the most time first."""
+    """Return the real changes, those with the most time first."""
     found = [
         change
         for change in difference.changes
@@ -133,7 +133,7 @@ def findings(difference: Difference) -> list[tuple[Change, list[str]]]:
 
 
 def _is_said(change: Change, every: Sequence[Change]) -> bool:
-    """Of requests nothing is said that their operations say."""
+    """Leave out requests whose operations have the same finding."""
     if change.kind.name not in ("request", "owned_request"):
         return False
     alike = (one for one in every if one.kind.name in ("operation", "owned_operation") and one.op == change.op)
@@ -141,7 +141,7 @@ def _is_said(change: Change, every: Sequence[Change]) -> bool:
 
 
 def _as_all(change: Change, every: Sequence[Change]) -> bool:
-    """Whether it is an owner with whom the same happened as with all together."""
+    """Whether the change of an owner is the same as that of all owners together."""
     if not change.owner:
         return False
     mine = change.figures["mean"]
@@ -186,7 +186,7 @@ def sentences(change: Change, difference: Difference) -> Iterator[str]:
 
 
 def _plain(ns: int, whole: float) -> str:
-    """Of what became slower, without a sign where it adds to that."""
+    """Return a duration, without a sign if it adds to what became slower."""
     return units.duration(ns) if whole > 0 and ns >= 0 else signed(ns)
 
 
@@ -357,7 +357,7 @@ def _factor(mean: Figure) -> str:
 
 
 def as_verdict(found: Blame, difference: Difference) -> dict[str, object]:
-    """The same for programs."""
+    """Return the verdict for programs."""
     return {
         "text": list(verdict(found, difference, dates=True)),
         "op": found.change.op,

@@ -115,7 +115,7 @@ def _op(pair: Pair) -> str:
 
 
 def everywhere(pairs: Sequence[Pair]) -> Iterator[Pair]:
-    """Of each operation, whatever else its labels say."""
+    """Generate a pair for each operation, with other labels added up."""
     by_op: dict[str, list[Pair]] = {}
     for pair in pairs:
         by_op.setdefault(_op(pair), []).append(pair)
@@ -129,7 +129,7 @@ def everywhere(pairs: Sequence[Pair]) -> Iterator[Pair]:
 
 
 def figure(difference: Difference, pair: Pair, stage: str) -> Figure | None:
-    """Of a stage of all objects of an operation, where it is compared."""
+    """Return the figure of a stage of all objects of an operation, if it was compared."""
     for one in difference.changes:
         if (one.kind.name, one.op, one.owner) == (pair.kind.name, _op(pair), ""):
             return one.figures.get("mean" if stage == TOTAL else stage)
@@ -293,7 +293,7 @@ def _weight(pair: Pair) -> int:
 
 
 def _owners(difference: Difference, top: int) -> Iterator[str]:
-    """Of single operations, whose classes have owners."""
+    """Generate the owners of operations whose classes have owners."""
     found = [one for one in difference.changes if one.owner and one.kind.stages and one.owner != OTHERS]
     if not found:
         return

@@ -52,7 +52,7 @@ def where(found: Incident) -> str:
 
 
 def moment(found: Incident, dates: bool) -> str:
-    """How much was there when it was queued, and came behind it."""
+    """Say what was under way when it was queued, and what came after it."""
     whole = _sum([*found.under_way, *_others(found)])
     at, dev = clock_time(found.moment_ns, dates), printable(found.dev)
     there = _counted(whole.requests, whole.bytes) if whole.requests else "no other request"

@@ -71,7 +71,7 @@ class Live:
         self.redraw()
 
     def redraw(self) -> None:
-        """On a screen that is cleared first. Signals come between any two instructions, also in the midst of a line."""
+        """Clear and redraw the screen. Signals may come between any two instructions, even within a line."""
         self._resized = True
         if not self._busy:
             self.draw()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who had the device while others waited for it: a line for each owner, and what one operation met."""
+"""Owners that had the device while others waited: a line for each owner, and those of a single operation."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from wptrace.outputs.text.words import head, printable
 
 class ObjectsView(StagesView):
     def _as_wanted(self, report: Report) -> Report:
-        """Which labels keep rows apart was said when the flow was made."""
+        """Keep the report: its labels were chosen when the flow was made."""
         return report
 
     def in_flight(self, found: list[InFlight], at_ns: int, width: int, most: int) -> list[str]:

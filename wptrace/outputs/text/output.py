@@ -71,12 +71,12 @@ class TextOutput:
 
     @property
     def live(self) -> bool:
-        """It draws in place."""
+        """Whether it draws in place."""
         return self._live is not None
 
     @property
     def next_owner(self) -> str:
-        """By whom the user wants rows instead; the trace has ended for that."""
+        """The kind of owners that the user wants next; the trace has ended for that."""
         return self._state.next_owner
 
     def _new_state(self, kinds: Sequence[Kind]) -> ScreenState:

@@ -71,12 +71,12 @@ def lines(
 
 
 def place_of(group: Group, metrics: Mapping[str, Distribution]) -> tuple[bool, float]:
-    """Where a row stands among others, by its time in devices; of those without any all are alike."""
+    """Return the place of a row by its time in devices; rows without any are alike."""
     return OTHERS in group.values, -metrics[_UNDER_WAY].sum if _UNDER_WAY in metrics else 0.0
 
 
 def _shown(label: Label, value: object, room: int) -> str:
-    """Of a cgroup the short name, and its path where there is room for both."""
+    """Return the short name of a cgroup, and its path if there is room."""
     found = label.shown(value)
     if label.type != CGROUP or found in (OTHERS, NOBODY):
         return printable(found)

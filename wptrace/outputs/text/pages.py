@@ -69,7 +69,7 @@ def rows(report: Report, state: ScreenState, width: int, height: int) -> list[st
 
 
 def name(group: Group) -> str:
-    """With the last word of what it is: there is no room for `page-cache` and `block`."""
+    """Return a name with the last word of its kind: there is no room for `page-cache` and `block`."""
     return f"{words.group(group)} {group.kind.noun.plural.rpartition(' ')[2]}".strip()
 
 
@@ -94,7 +94,7 @@ def row(report: Report, state: ScreenState, style: tables.Style, height: int) ->
 
 
 def stories(events: Sequence[Event], view: View, state: ScreenState, width: int, height: int) -> list[str]:
-    """As many of the newest as there is room for."""
+    """Return as many of the newest stories as fit."""
     if not events:
         return [_NO_STORIES]
     lines: list[str] = []
@@ -123,7 +123,7 @@ def help_lines(kinds: Sequence[Kind]) -> list[str]:
 
 
 def help_over(lines: Sequence[str], text: Sequence[str], state: ScreenState, width: int, height: int) -> list[str]:
-    """In a frame over the upper lines of the screen."""
+    """Draw the help in a frame over the upper lines of the screen."""
     inner = max(min(_HELP_WIDTH, width - 4), 1)
     folded = [part for line in text for part in textwrap.wrap(line, inner, subsequent_indent=" " * 11) or [""]]
     shown = max(height - 2, 1)

@@ -29,7 +29,7 @@ class _Point(NamedTuple):
 
 
 class Past:
-    """As many as a little memory has room for, the newest last."""
+    """Past intervals within a small memory, the newest last."""
 
     def __init__(self) -> None:
         self._reports: deque[Report] = deque()
@@ -72,7 +72,7 @@ class Past:
         self._count += 1
 
     def lines(self, width: int, back: int = 0) -> Iterator[str]:
-        """How p50 and p99 went until `back` intervals ago, of what took the most time first."""
+        """Generate lines of p50 and p99 until `back` intervals ago, for groups with the most time first."""
         for group in sorted(self._points, key=lambda one: -self._time[one]):
             points = list(self._points[group])
             points = points[: len(points) - back]

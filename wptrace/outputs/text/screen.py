@@ -80,7 +80,7 @@ STEPS = (
 
 
 def fits(sections: Mapping[str, Forms], height: int) -> bool:
-    """Whether there is room for all of it."""
+    """Whether all sections fit."""
     return len(_lines(sections, {name: 0 for name in SECTIONS if sections.get(name)})) <= height
 
 

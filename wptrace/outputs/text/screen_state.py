@@ -84,11 +84,11 @@ class ScreenState:
 
     @property
     def grouping(self) -> str:
-        """By which labels, where the user chose them."""
+        """The labels by which the user groups rows."""
         return " and ".join(self._groupings[self._grouping][0]) or "nothing" if self._grouping else ""
 
     def add_interval(self, count: int) -> None:
-        """One more was counted, and `count` are left: who went back goes on to see the same one."""
+        """Count one more of `count` kept intervals. A user who went back keeps seeing the same one."""
         self.past = count
         if self.back:
             self.back = min(self.back + 1, count - 1)
@@ -115,7 +115,7 @@ class ScreenState:
         return True
 
     def moves(self, key: str) -> bool:
-        """Whether it may choose a row, or something of one."""
+        """Whether a key may select a row, or act on it."""
         return not self.typing and (key in _STEPS or key in ("enter", "left", "right"))
 
     def _press(self, key: str) -> None:
@@ -194,7 +194,7 @@ class ScreenState:
     # --- What there is to see -----------------------------------------------------------------------------------------
 
     def arranged(self, report: Report) -> Report:
-        """By the labels that were chosen, without what the filter leaves out, in order."""
+        """Return the report by the chosen labels, filtered and sorted."""
         names = self._groupings[self._grouping][1]
         found = report.without({self._place}) if self._place and not self.per_device else report
         # What has counters alone has other labels than these.

@@ -156,7 +156,7 @@ class StagesView(View):
         return found
 
     def _loads(self, every: Report, shown: Report, style: Style) -> list[str]:
-        """Where devices are kept apart: of those that are among what is shown."""
+        """Return lines of the shown devices, if devices are kept apart."""
         devices = {group.label("dev") for group in shown.counters if group.kind is LOAD}
         if self._by == _DEVICE:
             return list(loads(every, style))
@@ -192,7 +192,7 @@ _NARROWEST, _WIDEST = 12, 32
 
 
 def busiest(report: Report, width: int) -> Iterator[str]:
-    """How busy devices are and how many requests they have at a time, the busiest first."""
+    """Generate how busy devices are and how many requests they have at a time, the busiest first."""
     found = sorted(load.busy(report), key=lambda one: (-(one.utilisation or 0.0), -one.queue_depth, one.dev))
     if found:
         first, *rest = (f"{printable(one.dev)} {_utilisation(one)} busy, {_depth(one)} deep" for one in found)
@@ -221,7 +221,7 @@ def loads(report: Report, style: Style, names: Collection[str] | None = None) ->
 
 
 def wait_stacks(report: Report, width: int) -> Iterator[str]:
-    """With what stacks operations slept, those with the most time first."""
+    """Generate stacks of sleeping operations, those with the most time first."""
     for one in report.lists.get("wait_stacks", ()):
         what = (
             f"{printable(one['dev'])} {printable(one['op'])} {printable(one['in_stage'])}: {printable(one['reason'])}"
@@ -234,7 +234,7 @@ def wait_stacks(report: Report, width: int) -> Iterator[str]:
 
 
 def eventfds(report: Report) -> Iterator[str]:
-    """With `wptrace host --kicks`: which threads write and read which eventfd."""
+    """Generate the threads that write and read each eventfd (`wptrace host --kicks`)."""
     found = report.lists.get("eventfds")
     if not found:
         return

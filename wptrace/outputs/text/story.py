@@ -55,7 +55,7 @@ class Part(NamedTuple):
 
 
 def is_one(event: Event) -> bool:
-    """Those of the level `block` have no story: it is not known who waited."""
+    """Whether the event has a story; those of the block level have none, because it is unknown which task waited."""
     return "cpus" in event.fields
 
 
@@ -144,7 +144,7 @@ def _happened(event: Event) -> str:
 
 
 def _place(fields: Mapping[str, Any]) -> str:
-    """Where in the file, and how many bytes; how many were done where it is not all of them."""
+    """Return the place in the file and the bytes, and how many were done if not all."""
     offset = fields.get("offset")
     if "length" not in fields:
         return f"offset {offset}"
@@ -156,7 +156,7 @@ def _place(fields: Mapping[str, Any]) -> str:
 
 
 def _statement(fields: Mapping[str, Any], width: int | None) -> Iterator[str]:
-    """Of a server: what it worked on. A program by its name is in the first line already."""
+    """Generate the statement of a server. The first line already has a program's name."""
     owner = str(fields[OWNER]) if STATEMENT in fields else ""
     if fields.get(STATEMENT) is None:
         owner = _NO_STATEMENT.get(owner, owner)
@@ -200,7 +200,7 @@ def _device(event: Event, width: int) -> Iterator[str]:
 
 
 def _host(fields: Mapping[str, Any]) -> Iterator[str]:
-    """Who did it for a guest, and how well both clocks are known of each other."""
+    """Generate the process that served a guest, and how well both clocks are known."""
     host, clocks = fields["host"], fields["clocks"]
     offset = "" if host["offset"] is None else f" offset {host['offset']}"
     yield f"host: {task(host)}"
@@ -217,7 +217,7 @@ def _sector(fields: Mapping[str, Any]) -> str:
 
 
 def _cpus(cpus: Mapping[str, Any]) -> str:
-    """Where it was issued, interrupted, completed, and where the waiter ran."""
+    """Return the CPUs that issued, were interrupted, completed, and ran the waiter."""
     passed = [cpus.get(name) for name in ("issue", "irq", "complete", "wake")]
     while passed and passed[-1] is None:
         passed.pop()
@@ -261,7 +261,7 @@ def _child(one: Child) -> str:
 
 
 def _since(ns: int) -> str:
-    """One that was begun before has less than 0."""
+    """Format a time since the start; one before it is negative."""
     return units.duration(ns) if ns >= 0 else f"-{units.duration(-ns)}"
 
 
@@ -280,7 +280,7 @@ def _list(parts: list[Part], width: int) -> Iterator[str]:
 
 
 def _flushes(flush: Mapping[str, Any]) -> Iterator[str]:
-    """Those of the device's cache that its last request waited for."""
+    """Generate the flushes of the device's cache that its last request waited for."""
     for where, key in (("before", "before_ns"), ("behind", "behind_ns")):
         if flush[key]:
             yield f"flush of the device's cache {where} the data {units.duration(flush[key])}"

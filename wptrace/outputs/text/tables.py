@@ -41,7 +41,7 @@ class Style(NamedTuple):
 
 
 def wide(report: Report) -> bool:
-    """Whether it has operations and what they are made of: such tables have room for more."""
+    """Whether the report has operations and their requests, whose tables have room for more."""
     return len(report.books) > 1
 
 
@@ -158,7 +158,7 @@ def _figures(found: Distribution, wide: bool) -> str:
 
 
 def _row(row: Row, many: bool, width: int, names_width: int, exact: bool) -> str:
-    """With `exact` times, which are never 0: then its points are not observed here, or it passed none of them."""
+    """Format a row. With `exact` times, which are never 0, an empty row's points were not observed or not passed."""
     found = row.distribution
     figures, share = _figures(found, many), f"{row.share:.1%}"
     if exact and found.count and not found.max:
@@ -168,7 +168,7 @@ def _row(row: Row, many: bool, width: int, names_width: int, exact: bool) -> str
 
 
 def compact(report: Report, kind: Kind, style: Style, only: Sequence[Table] | None = None) -> list[str]:
-    """One line for each device and operation, without stages."""
+    """Return a line for each device and operation, without stages."""
     found = tables(report, kind) if only is None else only
     if not found:
         return []
@@ -188,5 +188,5 @@ def compact(report: Report, kind: Kind, style: Style, only: Sequence[Table] | No
 
 
 def _counted(name: str, count: str) -> str:
-    """As wide as the names and counts of stages, so that all tables stand in the same columns."""
+    """Format a count in the columns of stages, so that all tables are aligned."""
     return f"{name} {count:>{max(25 - columns(name), 0)}}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who waited for a CPU and who had one, as text."""
+"""Tasks that waited for a CPU and tasks that had one, as text."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class TurnsView(View):
         return next((dict(found) for found in report.everywhere().cells.values()), {})
 
     def _rows(self, report: Report, width: int) -> Iterator[str]:
-        """Those that waited most come first; CPUs have an order of their own."""
+        """Generate the rows, those that waited most first; CPUs are in their own order."""
         rows = report.cells
         names = list(rows)
         if self.kinds[0].labels[0].type != CPU:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How results look as text: what is special of a flow is a small view that it names."""
+"""Results as text: each flow names a small view for what is special about it."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class View:
     def sections(
         self, report: Report | None, recent: Sequence[Event], width: int, terse: bool = False, of: Report | None = None
     ) -> Mapping[str, Forms]:
-        """Of a live screen, by the names of screen.SECTIONS.
+        """Return sections of a live screen by the names of screen.SECTIONS.
 
-        `terse` ones leave out what took no time; `of` has the rows where the user chose other ones than the report's.
+        `terse` ones leave out rows without time; `of` has the rows if the user has chosen others than the report's.
         """
         found: dict[str, Forms] = {}
         if report is not None:

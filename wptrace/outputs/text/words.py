@@ -37,7 +37,7 @@ def _escaped(char: str) -> str:
 
 
 def columns(text: str) -> int:
-    """How wide a terminal draws it."""
+    """Return how many columns a terminal needs for a text."""
     if text.isascii():
         return len(text)
     return sum(_columns(char) for char in text)
@@ -104,7 +104,7 @@ def bar(share: float, width: int) -> str:
 
 
 def wrapped(parts: Iterable[str], width: int, indent: str, gap: str = "  ") -> Iterator[str]:
-    """As many parts on a line as fit, each line after the indent."""
+    """Wrap parts, as many on a line as fit, each line after the indent."""
     line = ""
     for part in (part.rstrip() for part in parts):
         if line and columns(line + gap + part + gap.rstrip()) > width:
@@ -181,7 +181,7 @@ def task(fields: Mapping[str, Any]) -> str:
 
 
 def stages(event: Event, width: int) -> Iterator[str]:
-    """Where the time of one record went, as bars that share the width."""
+    """Generate bars of the stages of a record, which share the width."""
     parts = []
     for stage in event.group.kind.stages:
         value = event.stages.get(stage.name, 0)
@@ -191,7 +191,7 @@ def stages(event: Event, width: int) -> Iterator[str]:
 
 
 def request(event: Event, width: int, dates: bool) -> Iterator[str]:
-    """One request of the level `block` on a line, with its stages below."""
+    """Generate a line for a request of the block level, with its stages below."""
     fields = event.fields
     line = f"{clock_time(event.end_ns, dates)}  {printable(event.group.label('dev'))} {fields['rwbs']:<4} "
     line += f"sector {fields['sector']} +{fields['bytes'] // 512}  {units.duration(event.total_ns)}"
@@ -204,7 +204,7 @@ def request(event: Event, width: int, dates: bool) -> Iterator[str]:
 
 
 def event(event: Event, width: int, dates: bool) -> Iterator[str]:
-    """One of any other kind."""
+    """Generate lines for an event of any other kind."""
     fields = ", ".join(printable(f"{name} {value}") for name, value in event.fields.items())
     line = f"{clock_time(event.end_ns, dates)}  {group(event.group)}  {units.duration(event.total_ns)}"
     yield f"{line}  {fields}".rstrip()
