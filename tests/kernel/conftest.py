@@ -198,10 +198,10 @@ def disks(tmp_path: Path) -> Iterator[list[Disk]]:
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    """A disk whose driver has all features; nvme in guests."""
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
+    """A disk without a file system. In guests it is nvme, whose driver has all features, or the module's GUEST_DISK."""
     if GUEST:
-        yield Disk("nvme0n1")
+        yield Disk(getattr(request.module, "GUEST_DISK", "nvme0n1"))
     else:
         with loop_device(tmp_path / "disk.img") as made:
             yield made

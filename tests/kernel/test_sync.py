@@ -33,6 +33,8 @@ pytestmark = pytest.mark.each_kernel
 PAGE = mmap.PAGESIZE
 
 WRITER = "wptest_writer"
+# Tests that use it come before those that use the folders.
+GUEST_DISK = "vda"
 
 
 @pytest.fixture(autouse=True)
@@ -67,16 +69,6 @@ def folders(disks: dict[str, Disk], tmp_path_factory: pytest.TempPathFactory) ->
 def flow(path_flow: Running, disks: dict[str, Disk], folders: dict[str, Path]) -> Running:
     """The trace of all modules, aimed at all disks of this one."""
     return path_flow.aim(*disks.values())
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    """A disk without a file system; tests that use it come before those that use the folders."""
-    if GUEST:
-        yield Disk("vda")
-    else:
-        with loop_device(tmp_path / "disk.img") as loop:
-            yield loop
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.conftest import GUEST
-from tests.kernel.disks import Disk, frozen, loop_device, setting, wake_flushers, written_when_asked
+from tests.kernel.disks import Disk, frozen, setting, wake_flushers, written_when_asked
 from tests.kernel.loads import mounted
 from tests.kernel.patience import reaped
 from tests.kernel.test_io_path import settle
@@ -89,15 +89,6 @@ def _the_kernel_writes_when_it_is_asked() -> Iterator[None]:
     """Let nothing else write: a page that is written back between its two writes becomes dirty twice."""
     with written_when_asked():
         yield
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    if GUEST:
-        yield Disk("nvme0n1")
-    else:
-        with loop_device(tmp_path / "disk.img", "256M") as made:
-            yield made
 
 
 @contextmanager
