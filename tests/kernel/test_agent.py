@@ -25,6 +25,7 @@ from tests.collector import Collector, collecting, nobody, points, silent
 from tests.kernel import fuse
 from tests.kernel.disks import Disk, fio, fio_jobs, loop_device, loop_on, total
 from tests.kernel.loads import mounted
+from tests.kernel.test_capture import replayed
 from tests.kernel.test_fuse import served
 from tests.kernel.trace import PATIENCE, ROOT, BlockTrace, commands, count, unskipped, wait_until, wptrace
 from tests.lab import peers
@@ -620,13 +621,11 @@ after = "1h"
     assert by_hand.startswith("wptrace: trigger never: by hand; verdict: ")
     assert line.startswith(f"wptrace: trigger any: io.request.read.total.max > 1ns for 2s on {disk.name}, it is ")
     assert "; verdict: " in line
-    shown = wptrace("replay", str(dump), "--json", "--slow", "0s")
-    found = [json.loads(line) for line in shown.stdout.splitlines()]
-    seen = [line for line in found if line["kind"] == "operation"]
+    seen = [line for line in replayed(dump, "--slow", "0s") if line["kind"] == "operation"]
     # The operations of the last seconds, but not of the whole run.
     assert 100 <= len(seen) < made
-    last = wptrace("replay", str(sorted(tmp_path.glob("*.wpt"))[2]), "--json", "--slow", "0s").stdout.splitlines()
-    assert sum(json.loads(line)["kind"] == "operation" for line in last) == made
+    last = replayed(sorted(tmp_path.glob("*.wpt"))[2], "--slow", "0s")
+    assert sum(line["kind"] == "operation" for line in last) == made
 
 
 # --- History ----------------------------------------------------------------------------------------------------------
@@ -657,7 +656,7 @@ def test_a_history_survives_a_kill(disk: Disk, tmp_path: Path) -> None:
                 agent.kill()
             else:
                 agent.stop()
-    lines = [json.loads(line) for line in wptrace("replay", str(history / "io"), "--json").stdout.splitlines()]
+    lines = replayed(history / "io")
     assert lines[-1]["kind"] == "summary"
     assert lines[-1]["requests"]["finished"] == count(lines[-1], op="read", dev=disk.name) == 400
     assert any("2 traces" in note for note in lines[0]["notes"])

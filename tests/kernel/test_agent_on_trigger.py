@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -17,6 +16,7 @@ import pytest
 
 from tests.kernel.disks import Disk, fio, total
 from tests.kernel.test_agent import CONFIG, Agent, running, scrape
+from tests.kernel.test_capture import replayed
 from tests.kernel.trace import PATIENCE, count, wait_until, wptrace
 
 TABLES = """
@@ -110,7 +110,7 @@ def test_what_a_trigger_loads_sees_every_read_of_its_time(disk: Disk, tmp_path: 
     heard += rest
     assert f"  {first + seen + last} requests in " in written
     assert dump.stat().st_mode & 0o777 == 0o600
-    lines = [json.loads(line) for line in wptrace("replay", str(dump), "--json", "--slow", "0s").stdout.splitlines()]
+    lines = replayed(dump, "--slow", "0s")
     assert sum(line["kind"] == "operation" for line in lines) == seen == 300
     assert count(lines[-1], op="read", dev=disk.name) == seen
     assert lines[-1]["requests"]["finished"] == seen
@@ -185,7 +185,7 @@ def test_the_folder_limits_the_file_of_a_run(disk: Disk, tmp_path: Path) -> None
         assert loaded(status)["daily"] == 1
         agent.stop()
     assert dump.stat().st_size >= 1 << 20
-    lines = [json.loads(line) for line in wptrace("replay", str(dump), "--json").stdout.splitlines()]
+    lines = replayed(dump)
     assert lines[-1]["kind"] == "summary"
     assert 0 < count(lines[-1], op="read", dev=disk.name) <= seen
 
@@ -210,7 +210,7 @@ def test_a_trigger_loads_two_tables_at_once(disk: Disk, tmp_path: Path) -> None:
         agent.stop()
     for command in ("io", "size"):
         (path,) = re.findall(rf"\[on_trigger\.{command}\] of trigger other is in ([^;\s]+)", heard)
-        lines = [json.loads(line) for line in wptrace("replay", path, "--json").stdout.splitlines()]
+        lines = replayed(Path(path))
         assert lines[-1]["requests"]["finished"] == seen == 100
 
 
@@ -256,7 +256,7 @@ def test_a_reload_takes_effect_after_the_run(disk: Disk, tmp_path: Path) -> None
         _, said = agent.stop()
     assert "; it ended early: the agent ended; verdict: " in said
     newest = max(tmp_path.glob("wptrace-*.wpt"))
-    lines = [json.loads(line) for line in wptrace("replay", str(newest), "--json").stdout.splitlines()]
+    lines = replayed(newest)
     assert lines[-1]["kind"] == "summary"
     assert lines[-1]["requests"]["finished"] == seen == 30
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import Callable
 import pytest
 
 from tests.kernel.disks import Disk, fio
-from tests.kernel.trace import Line, Trace, count, wptrace
+from tests.kernel.test_capture import replayed
+from tests.kernel.trace import Line, Trace, count
 from wptrace.bpf import trial
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.programs import run_statistics
@@ -55,7 +55,7 @@ def test_requests_and_waits_of_a_task(loop: Disk, tmp_path: Path) -> None:
     with Trace(*_WORDS, "--each", f"--capture={capture}", f"--dev={loop.name}") as trace:
         job = load(loop, 300)
     right(trace, job)
-    lines = [json.loads(line) for line in wptrace("replay", str(capture), "--json").stdout.splitlines()]
+    lines = replayed(capture)
     assert lines[-1]["rows"] == trace.summary["rows"]
     assert lines[-1]["verdict"] == trace.summary["verdict"]
     requests = [line for line in lines if line["kind"] == "request"]
@@ -64,7 +64,7 @@ def test_requests_and_waits_of_a_task(loop: Disk, tmp_path: Path) -> None:
     assert sum(slowest["stages"].values()) == slowest["total_ns"] <= job["read"]["clat_ns"]["max"]
     assert (slowest["comm"], slowest["bytes"]) == ("fio", 4096)
     assert "path" not in slowest
-    again = json.loads(wptrace("replay", str(capture), "--json", "--by=comm").stdout.splitlines()[-1])
+    again = replayed(capture, "--by=comm")[-1]
     assert [(row["owner"], row["count"]) for row in totals(again, "owned_request")] == [("fio", 300)]
     assert not _OPERATIONS & {row["kind"] for row in again["rows"]}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import json
 import os
 import random
 import re
@@ -28,9 +27,10 @@ from tests.kernel.loads import joined, mounted
 from tests.kernel.patience import joined as ended
 from tests.kernel.stacks import delayed, suspended
 from tests.kernel.test_binding import GETPGID, call
+from tests.kernel.test_capture import replayed
 from tests.kernel.test_io_path import in_cgroup, sums_up
 from tests.kernel.test_places import alone
-from tests.kernel.trace import Line, Lines, Trace, lossless, object_path, wptrace
+from tests.kernel.trace import Line, Lines, Trace, lossless, object_path
 from tests.kernel.window import Running
 from tests.thorough import only_all
 from wptrace.analysis.waits import RUNNABLE
@@ -573,10 +573,10 @@ def test_rows_of_owners_and_a_replay_have_the_same_waits(tmp_path: Path) -> None
     assert sums(live, "wait")
     assert sums(live, "owned_wait") == sums(live, "wait")
     assert len({row["owner"] for row in live if row["kind"] == "owned_wait" and row["op"] == "sync"}) >= 3
-    replayed = [json.loads(line) for line in wptrace("replay", str(file), "--json").stdout.splitlines()]
-    assert sums(replayed[-1]["rows"], "wait") == sums(live, "wait")
+    shown = replayed(file)
+    assert sums(shown[-1]["rows"], "wait") == sums(live, "wait")
     reported = Counter[tuple[str, str, str]]()
-    for one in replayed:
+    for one in shown:
         for wait in one.get("waits", ()):
             reported[one["op"], wait["stage"], wait["reason"]] += wait["ns"]
             assert wait["stack"]
