@@ -65,6 +65,12 @@ def completed(disks: Sequence[Disk]) -> dict[str, dict[str, int]]:
     return found
 
 
+def run(*words: str) -> str:
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
 @contextmanager
 def loop_device(image: Path, size: str = "64M") -> Iterator[Disk]:
     with image.open("wb") as file:

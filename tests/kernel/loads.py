@@ -12,16 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.kernel.disks import Disk, loop_on, setting, unmount
+from tests.kernel.disks import Disk, loop_on, run, setting, unmount
 from tests.kernel.patience import said
 from tests.kernel.trace import PATIENCE, wait_until
-
-
-def _run(*words: str) -> str:
-    done = subprocess.run(words, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
 
 # --- Devices ----------------------------------------------------------------------------------------------------------
 
@@ -29,7 +22,7 @@ def _run(*words: str) -> str:
 @contextmanager
 def scsi_device(latency_ns: int) -> Iterator[Disk]:
     """A scsi_debug disk in memory; its latency is a timer, so it is exact."""
-    _run("modprobe", "scsi_debug", f"ndelay={latency_ns}", "dev_size_mb=32")
+    run("modprobe", "scsi_debug", f"ndelay={latency_ns}", "dev_size_mb=32")
     try:
         blocks = Path("/sys/bus/pseudo/drivers/scsi_debug")
         wait_until(lambda: [*blocks.glob("adapter0/host*/target*/*:*/block/sd*")], "the scsi disk")
@@ -46,22 +39,22 @@ def delayed(lower: Disk, latency_ms: int) -> Iterator[Disk]:
     """A dm-delay device on another disk. Its timer counts ticks of 4 ms."""
     sectors = Path("/sys/block", lower.name, "size").read_text().strip()
     name = f"wptest-{lower.name}"
-    _run("modprobe", "dm-delay")
-    _run("dmsetup", "create", "--noudevsync", name, "--table", f"0 {sectors} delay {lower.path} 0 {latency_ms}")
+    run("modprobe", "dm-delay")
+    run("dmsetup", "create", "--noudevsync", name, "--table", f"0 {sectors} delay {lower.path} 0 {latency_ms}")
     try:
-        minor = _run("dmsetup", "info", "-c", "--noheadings", "-o", "minor", name)
+        minor = run("dmsetup", "info", "-c", "--noheadings", "-o", "minor", name)
         yield Disk(f"dm-{minor}")
     finally:
-        _run("dmsetup", "remove", "--noudevsync", "--retry", name)
+        run("dmsetup", "remove", "--noudevsync", "--retry", name)
 
 
 def delay(disk: Disk, latency_ms: int) -> None:
     """Change the latency of a dm-delay device."""
     name = Path("/sys/block", disk.name, "dm/name").read_text().strip()
-    *table, _ = _run("dmsetup", "table", name).split()
-    _run("dmsetup", "load", name, "--table", " ".join([*table, str(latency_ms)]))
-    _run("dmsetup", "suspend", "--noudevsync", "--nolockfs", name)
-    _run("dmsetup", "resume", "--noudevsync", name)
+    *table, _ = run("dmsetup", "table", name).split()
+    run("dmsetup", "load", name, "--table", " ".join([*table, str(latency_ms)]))
+    run("dmsetup", "suspend", "--noudevsync", "--nolockfs", name)
+    run("dmsetup", "resume", "--noudevsync", name)
 
 
 @contextmanager
@@ -88,7 +81,7 @@ def mount(disk: Disk, kind: str, folder: Path, *options: str) -> None:
     # An option stops the thread that reads bitmaps ahead in the first seconds; 5.10 has neither.
     still = subprocess.run([*words, f"{quiet},no_prefetch_block_bitmaps"], capture_output=True).returncode == 0
     if not still:
-        _run(*words, quiet)
+        run(*words, quiet)
 
 
 @contextmanager
@@ -115,7 +108,7 @@ def mounted(disk: Disk, kind: str, folder: Path, made_with: str = "", options: s
 def hierarchy(folder: Path) -> Iterator[Path]:
     """Cgroups v2, mounted. A trace only knows names of cgroups that were mounted when it started."""
     folder.mkdir()
-    _run("mount", "-t", "cgroup2", "cgroup2", str(folder))
+    run("mount", "-t", "cgroup2", "cgroup2", str(folder))
     try:
         yield folder
     finally:

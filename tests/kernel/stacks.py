@@ -9,14 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.kernel.disks import Disk
+from tests.kernel.disks import Disk, run
 from tests.kernel.trace import wait_until
-
-
-def _run(*words: str) -> str:
-    done = subprocess.run(words, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
 def _size(disk: Disk) -> int:
@@ -27,15 +21,15 @@ def _size(disk: Disk) -> int:
 def mapped(name: str, *lines: str, module: str = "") -> Iterator[Disk]:
     """A device of device-mapper with the given table."""
     if module:
-        _run("modprobe", module)
+        run("modprobe", module)
     subprocess.run(
         ["dmsetup", "create", "--noudevsync", f"wptest-{name}"], input="\n".join(lines), text=True, check=True
     )
     try:
-        minor = _run("dmsetup", "info", "-c", "--noheadings", "-o", "minor", f"wptest-{name}")
+        minor = run("dmsetup", "info", "-c", "--noheadings", "-o", "minor", f"wptest-{name}")
         yield Disk(f"dm-{minor}")
     finally:
-        _run("dmsetup", "remove", "--noudevsync", "--retry", f"wptest-{name}")
+        run("dmsetup", "remove", "--noudevsync", "--retry", f"wptest-{name}")
 
 
 @contextmanager
@@ -53,11 +47,11 @@ def linear(*below: Disk) -> Iterator[Disk]:
 def suspended(disk: Disk) -> Iterator[None]:
     """Suspend a device of device-mapper, which holds its bios meanwhile."""
     name = Path("/sys/block", disk.name, "dm/name").read_text().strip()
-    _run("dmsetup", "suspend", "--noudevsync", "--nolockfs", name)
+    run("dmsetup", "suspend", "--noudevsync", "--nolockfs", name)
     try:
         yield
     finally:
-        _run("dmsetup", "resume", "--noudevsync", name)
+        run("dmsetup", "resume", "--noudevsync", name)
 
 
 @contextmanager
@@ -71,7 +65,7 @@ def crypt(below: Disk) -> Iterator[Disk]:
 @contextmanager
 def integrity(below: Disk) -> Iterator[Disk]:
     """Checksums of all sectors. It resubmits the bios that it got, with no event (drivers/md/dm-integrity.c)."""
-    _run("modprobe", "crc32c")
+    run("modprobe", "crc32c")
     rest = f"integrity {below.path} 0 4 D 1 internal_hash:crc32c"
     # At the first start dm-integrity writes the number of sectors into its superblock.
     with mapped(f"integrity-{below.name}", f"0 1 {rest}", module="dm-integrity"):
@@ -80,7 +74,7 @@ def integrity(below: Disk) -> Iterator[Disk]:
         sectors = int.from_bytes(disk.read(24)[16:], "little")
     with mapped(f"integrity-{below.name}", f"0 {sectors} {rest}") as made:
         # Sectors have no checksum until they are written.
-        _run("dd", "if=/dev/zero", f"of={made.path}", "bs=1M", f"count={sectors >> 11}", "oflag=direct", "status=none")
+        run("dd", "if=/dev/zero", f"of={made.path}", "bs=1M", f"count={sectors >> 11}", "oflag=direct", "status=none")
         yield made
 
 
@@ -115,7 +109,7 @@ def thin(metadata: Disk, data: Disk, sectors: int) -> Iterator[tuple[Disk, Disk]
     """A thin volume, which gets blocks of 64 KiB when they are written, and its pool."""
     pool_line = f"0 {_size(data)} thin-pool {metadata.path} {data.path} 128 0"
     with mapped(f"pool-{data.name}", pool_line, module="dm-thin-pool") as pool:
-        _run("dmsetup", "message", f"wptest-pool-{data.name}", "0", "create_thin 0")
+        run("dmsetup", "message", f"wptest-pool-{data.name}", "0", "create_thin 0")
         with mapped(f"thin-{data.name}", f"0 {sectors} thin {pool.path} 0") as volume:
             yield volume, pool
 
@@ -126,7 +120,7 @@ _ARRAYS = itertools.count()
 @contextmanager
 def array(level: str, *below: Disk) -> Iterator[Disk]:
     """An array of md without metadata, whose disks are assumed to be in sync."""
-    _run("modprobe", {"raid5": "raid456"}.get(level, level))
+    run("modprobe", {"raid5": "raid456"}.get(level, level))
     # An array that was just cleared may still have its name.
     name = f"md_wp{next(_ARRAYS)}"
     Path("/sys/module/md_mod/parameters/new_array").write_text(name)
@@ -171,10 +165,10 @@ _HOST_ID = "hostid=6f6bb6ba-4d0c-4d58-8a3b-2f1d4f6c6a01"
 def nvme_target(disk: Disk, name: str, ports: int) -> Iterator[None]:
     """An NVMe over TCP subsystem with this disk, at several ports."""
     for module in ("configfs", "nvmet", "nvmet-tcp", "nvme-tcp"):
-        _run("modprobe", module)
+        run("modprobe", module)
     if not (_CONFIG / "nvmet").is_dir():
-        _run("mount", "-t", "configfs", "none", str(_CONFIG))
-    _run("ip", "link", "set", "lo", "up")
+        run("mount", "-t", "configfs", "none", str(_CONFIG))
+    run("ip", "link", "set", "lo", "up")
     subsystem = _CONFIG / "nvmet/subsystems" / name
     space = subsystem / "namespaces/1"
     space.mkdir(parents=True)
