@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -96,3 +97,20 @@ def test_each_format_is_whole_with_a_summary_and_absent_without(tmp_path: Path, 
     samples.play(made, path.start(), path.operation(), path.report(), path.report(kind="summary"))
     assert left(tmp_path) == ["out"]
     assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == (0o700 if name == "otf2" else 0o600)
+
+
+@pytest.mark.parametrize(
+    ("form", "module"),
+    [("otf2", "otf2"), ("parquet", "pyarrow"), ("perfetto", "perfetto.protos.perfetto.trace.perfetto_trace_pb2")],
+)
+def test_a_library_that_is_missing_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, module: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    package = module.partition(".")[0]
+    with pytest.raises(
+        WptraceError, match=f"^{form} files need the Python package {package}, which is not installed$"
+    ) as error:
+        export.make(form, tmp_path / "x", "stages", Wanted())
+    assert error.value.hint == f"pip install 'wptrace[{form}]'"
+    assert left(tmp_path) == []

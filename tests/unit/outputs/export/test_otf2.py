@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import stat
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from tests.unit.outputs import path
 from tests.unit.outputs.export.events import some, sums
 from tests.unit.outputs.export.test_rows import written
 from tests.unit.outputs.samples import HOSTILE
-from wptrace.errors import UsageError, WptraceError
+from wptrace.errors import UsageError
 from wptrace.outputs import export
 from wptrace.outputs.registry import Wanted
 
@@ -113,10 +112,3 @@ def test_without_a_summary_there_is_nothing(tmp_path: Path) -> None:
     made.event(path.operation())
     made.close()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_library_that_is_missing_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "otf2", None)
-    with pytest.raises(WptraceError, match="otf2 files need the Python package otf2, which is not installed") as error:
-        export.make("otf2", tmp_path / "x", "stages", Wanted())
-    assert error.value.hint == "pip install 'wptrace[otf2]'"

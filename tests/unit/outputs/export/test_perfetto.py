@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 from tests.unit.outputs import path
 from tests.unit.outputs.export.events import some, sums
 from tests.unit.outputs.samples import HOSTILE, NOON, play
-from wptrace.errors import WptraceError
 from wptrace.model.kind import Kind, Noun, Point, Stage
 from wptrace.model.report import Event
 from wptrace.outputs import export
@@ -169,13 +167,6 @@ def test_names_can_do_nothing(tmp_path: Path, name: str) -> None:
     texts += [packet.track_descriptor.name for packet in found]
     texts += [packet.track_descriptor.process.process_name for packet in found]
     assert all(text.isprintable() for text in texts)
-
-
-def test_a_library_that_is_missing_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "perfetto.protos.perfetto.trace.perfetto_trace_pb2", None)
-    with pytest.raises(WptraceError, match="perfetto, which is not installed") as error:
-        export.make("perfetto", tmp_path / "x", "stages", Wanted())
-    assert error.value.hint == "pip install 'wptrace[perfetto]'"
 
 
 def test_lanes_hold_one_at_a_time() -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import csv
 import importlib
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from tests.unit.outputs import path
 from tests.unit.outputs.export.events import some, sums
 from tests.unit.outputs.export.test_html import stacks, summary
 from tests.unit.outputs.samples import HOSTILE, LABELS, MS, play
-from wptrace.errors import UsageError, WptraceError
+from wptrace.errors import UsageError
 from wptrace.model.kind import Kind, Label, Noun
 from wptrace.outputs import export
 from wptrace.outputs.registry import Wanted
@@ -69,13 +68,6 @@ def test_parquet_has_each_one(tmp_path: Path, name: str) -> None:
     assert rows[-1]["comm"].isprintable()
     assert (rows[-1]["offset"], rows[-1]["bytes"]) == (None, None)
     assert "recursion" in json.loads(parquet.read_metadata(place).metadata[b"wptrace.loss"])["losses"][0]
-
-
-def test_parquet_without_its_library_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(WptraceError, match="pyarrow, which is not installed") as error:
-        export.make("parquet", tmp_path / "out", "stages", Wanted())
-    assert error.value.hint == "pip install 'wptrace[parquet]'"
 
 
 def test_speedscope_has_each_stack(tmp_path: Path) -> None:
