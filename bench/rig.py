@@ -25,7 +25,7 @@ from wptrace.bpf import loaded
 REQUESTS = 20_000
 LATE_NS = 20_000
 _PATIENCE_S = 3000.0
-"""Of the guest's clock, which races while the guest waits for this machine's files."""
+"""On the guest's clock, which runs fast while the guest waits for this machine's files."""
 
 
 class Load(NamedTuple):

@@ -42,7 +42,7 @@ _FLOWS = [Path(__file__).parent / "flows" / name for name in ("three.toml", "eig
 class Start(NamedTuple):
     seconds: float
     cpu: float
-    """Of those seconds."""
+    """CPU time of these seconds."""
     peak_kib: int
 
 

@@ -30,11 +30,11 @@ class Answer(NamedTuple):
 class Request(NamedTuple):
     path: str
     headers: Any
-    """By their names in any case."""
+    """Headers by case-insensitive name."""
     body: bytes
-    """As it came."""
+    """The body as it was sent."""
     code: int
-    """That of the answer."""
+    """The code of the answer."""
 
     @property
     def message(self) -> bytes:
@@ -47,7 +47,7 @@ class Collector:
         self._answers = list(answers)
         self.requests: list[Request] = []
         self.gone: list[int] = []
-        """How many bytes each client took before it left an answer that has no end."""
+        """Bytes that each client took before it left an endless answer."""
         self._lock = threading.Lock()
         collector = self
 

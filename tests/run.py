@@ -72,16 +72,16 @@ class Job(NamedTuple):
     name: str
     command: Sequence[str]
     files: Sequence[str] = ()
-    """Of tests/kernel."""
+    """Files of tests/kernel."""
     marks: str = ""
-    """Which of their tests, as pytest's -m takes it."""
+    """The tests of these files, as an expression of pytest's -m."""
     kernel: str = ""
-    """Of the guest, if it is one's."""
+    """The kernel of the guest, if there is one."""
     cpus: int = 1
     timed: bool = False
     """Its clock counts instructions, so that it does not mind who else runs."""
     fetched: bool = False
-    """It needs the guests' kernels, though it boots none."""
+    """It needs the guests' kernels, but boots none."""
 
 
 class Result(NamedTuple):
@@ -93,13 +93,13 @@ class Result(NamedTuple):
     cpu_s: float
     boots: int
     starts: int
-    """Of the command."""
+    """Starts of the command."""
     loads: int
-    """Of objects, by tests themselves."""
+    """Loads of objects by tests themselves."""
     longest: Sequence[tuple[float, str]]
     retried: Sequence[str]
     complaints: Sequence[str] = ()
-    """Of each test that failed, its name and what it said first."""
+    """Name and first error of each failed test."""
 
 
 # Approximate CPU seconds by job: the longest begin first, and jobs that take much longer are named if the whole run

@@ -31,7 +31,7 @@ class Calls(NamedTuple):
     sent: Counter[str]
     failed: Counter[str]
     whole: int
-    """By another counter, of all mounts."""
+    """All calls of all mounts, by another counter."""
 
     def since(self, before: Calls) -> Calls:
         return Calls(

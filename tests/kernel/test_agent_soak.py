@@ -60,7 +60,7 @@ class Reading(NamedTuple):
     maps: int
     descriptors: int
     lines: int
-    """Of the answer to a scrape, but for those about loss."""
+    """Lines of the answer to a scrape, without those about loss."""
     scrape_s: float
     """The CPU time of the agent for it."""
 

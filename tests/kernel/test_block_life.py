@@ -53,7 +53,7 @@ class Disks(NamedTuple):
     short: Disk
     """A loop device whose file has become shorter."""
     failing: Disk | None = None
-    """In guests, one of a driver that fails on demand."""
+    """A disk of a driver that fails on demand, in guests."""
     zoned: Disk | None = None
 
 

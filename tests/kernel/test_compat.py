@@ -39,7 +39,7 @@ class _Machine(NamedTuple):
     add: bytes
     """Add the bytes of a call to those of all."""
     leave: bytes
-    """With so many blocks as code."""
+    """Exit with the number of blocks as code."""
 
 
 def _arm(words: list[int]) -> bytes:

@@ -78,7 +78,7 @@ class Scheduled(NamedTuple):
     run_ns: int
     wait_ns: int
     turns: int
-    """That ended, also where it was preempted on its way to sleep. `schedstat` does not count the turn after that."""
+    """Turns that ended, including one preempted on its way to sleep, whose next turn `schedstat` does not count."""
 
 
 class Worker:

@@ -21,7 +21,7 @@ from tests.unit.docs.pages import ROOT
 
 WEEK_S = 7 * 86400
 SLOWER = 16
-"""So many buckets above, times are four times as long."""
+"""Buckets from a time to four times as long."""
 
 
 @pytest.fixture

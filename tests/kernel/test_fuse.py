@@ -35,7 +35,7 @@ class Server:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.asked: dict[str, int] = {}
-        """How often by what, when it has ended."""
+        """How often each opcode was requested, once it has ended."""
 
 
 @contextmanager

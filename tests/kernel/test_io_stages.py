@@ -56,16 +56,16 @@ class Disks(NamedTuple):
 
     quick: Disk
     late: Disk
-    """By 5 ms."""
+    """Late by 5 ms."""
     scsi: Disk
-    """By SLOW_NS, as the next two."""
+    """Late by SLOW_NS, like the next two."""
     lower: Disk
     delay: Disk
-    """On the lower one."""
+    """A delay on the lower disk."""
     loop: Disk
-    """On the delay."""
+    """A loop device on the delay."""
     one_tag: dict[str, Disk]
-    """By scheduler."""
+    """Disks with one tag, by scheduler."""
 
 
 @pytest.fixture(scope="module")

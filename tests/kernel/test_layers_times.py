@@ -32,9 +32,9 @@ LEVELS = 3
 
 class Stacks(NamedTuple):
     delay: list[Disk]
-    """From the disk up, as the next ones are."""
+    """The disk and the device on it, as in the following lists."""
     chains: list[list[Disk]]
-    """Of three levels on a disk: the first one of the first chain is slow, the second one of the second, and so on."""
+    """Three levels on a disk each: the first level of the first chain is slow, the second of the second, and so on."""
     arrays: dict[str, list[Disk]]
     """Disks, the array of them and a delay on that, by level."""
     mirror: tuple[Disk, Disk, Path]

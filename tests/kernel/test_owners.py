@@ -228,7 +228,7 @@ class _Passed(NamedTuple):
     """Figures of owners that came and went."""
 
     found: Counter[str]
-    """In all windows."""
+    """Counts in all windows."""
     most: int
     """Rows at a time."""
     kept: list[int]

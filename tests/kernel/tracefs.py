@@ -18,7 +18,7 @@ class Record(NamedTuple):
     name: str
     cpu: int
     ns: int
-    """By CLOCK_MONOTONIC, to the microsecond."""
+    """The time by CLOCK_MONOTONIC, in whole microseconds."""
     text: str
     stack: tuple[str, ...] = ()
     """Functions from the innermost one outwards, if they are wanted."""

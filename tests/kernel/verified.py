@@ -28,7 +28,7 @@ from tests.run import DISKS, LOGS, PYTEST, ROOT
 
 FILE = Path(__file__).with_suffix(".json")
 RENEWING = "WPTRACE_TEST_RENEW"
-"""In the environment: what is written down does not count."""
+"""A variable of the environment with which verified.json is not compared."""
 # A quarter, and room for a few more instructions in a small program.
 _GROWTH, _SLACK = 1.25, 32
 _HEAD = "verifier on "
@@ -41,7 +41,7 @@ class Size(NamedTuple):
 
 
 Sizes = dict[str, Size]
-"""By object and program: io_path/queue_tp_btf."""
+"""Sizes by object and program, such as io_path/queue_tp_btf."""
 
 
 def grown(kernel: str, sizes: Mapping[str, Size]) -> list[str]:

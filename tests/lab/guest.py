@@ -53,15 +53,15 @@ class Guest:
     """Files for the first disks, instead of empty ones."""
     timeout: float = 600.0
     silence: float = 0.0
-    """It is given up when it has printed nothing for so long, if that is not 0: emulated CPUs may hang."""
+    """Give up a guest that prints nothing for so long, because emulated CPUs may hang; 0: never."""
     share: tuple[Path, ...] = ()
     """Directories in which files that the guest writes stay."""
     console: Path | None = None
-    """Where to keep the console."""
+    """The file that keeps the console."""
     ports: tuple[qemu.Port, ...] = ()
-    """Of virtio-serial, beside those of the lab itself."""
+    """More ports of virtio-serial than the lab's own."""
     vsock: Path | None = None
-    """Where a process listens that is the guest's vsock by vhost-user."""
+    """The socket of a process that offers vsock by vhost-user."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = [ROOT / "docs" / "recipes.md", ROOT / "docs" / "tutorial.md"]
-"""Which pages are."""
+"""The pages that are run."""
 LEFT_OUT = "..."
 # A limit, not a measurement.
 PATIENCE_S = 3000

@@ -45,9 +45,9 @@ class Import(NamedTuple):
     module: str
     line: int
     lazy: bool
-    """In a function, so it costs nothing until that runs."""
+    """It is in a function, so it costs nothing before that runs."""
     typing: bool
-    """For type checkers alone."""
+    """It is only for type checkers."""
 
 
 def modules() -> list[Path]:

@@ -19,7 +19,7 @@ from wptrace.outputs.text.incident import as_json, lines
 US = 1_000
 WAITED_FOR = ("operation", "hit")
 BEGIN = 10 * SECOND
-"""By the monotonic clock, of which the times of day begin later."""
+"""The beginning by the monotonic clock; times of day are later."""
 WALL = NOON - BEGIN
 
 

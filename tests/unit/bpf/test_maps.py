@@ -31,7 +31,7 @@ class Kernel:
         self.autocreate = True
         self.batch_error = 0
         self.bucket = 0
-        """How many elements come at once at least: less room is not enough."""
+        """How many elements come at once at least; with less room there is an error."""
         self.batches = 0
         self.error = 0
         self.fail = Libbpf.fail.__get__(self)

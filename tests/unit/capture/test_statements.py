@@ -36,7 +36,7 @@ LABELS = {
     OTHER + 1: Comm("postgres: walwriter"),
 }
 LATIN = "select '\\xe9' from t"
-"""As it is shown: bytes that are no UTF-8 are escapes."""
+"""As it is shown: invalid UTF-8 is escaped."""
 FILTERS = {"dev": [], "by": "statement", "statement_text": "normalised"}
 BY_STATEMENT = START._replace(
     filters=FILTERS, kinds=(*KINDS, *owners.KINDS[STATEMENT]), notes=[], fields=STATEMENT_FIELDS
