@@ -46,7 +46,7 @@ class Target(NamedTuple):
 
 class Collector(NamedTuple):
     targets: Mapping[str, Target]
-    """By signal; one that is not to be sent has none."""
+    """Targets by signal; a signal that is not sent has none."""
     resource: Mapping[str, str]
     """Attributes of the resource that somebody has chosen."""
 

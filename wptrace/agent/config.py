@@ -273,7 +273,7 @@ class Config(NamedTuple):
     agent: Settings
     prometheus: Settings | None
     otlp: Settings | None
-    """With the collector to which it is sent."""
+    """Settings of OTLP, with the collector's address."""
     history: Settings | None
     always: Sequence[Always]
     triggers: Sequence[Trigger] = ()

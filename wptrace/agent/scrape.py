@@ -28,7 +28,7 @@ class Scraped:
         self._traces, self._own = traces, own
         self._metrics = Metrics(sources(traces))
         self._made: dict[str, tuple[float, Answer]] = {}
-        """By content type: the time until which the answer is valid."""
+        """Answers by content type, with the time until which each is valid."""
         self._by = ""
         self._names: OwnerNames | None = None
 

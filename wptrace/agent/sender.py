@@ -80,7 +80,7 @@ class Sender:
         self._lost = {cause: 0 for cause in CAUSES if cause != LIMIT or signal == "traces"}
         self._troubled = False
         self._said: dict[str, tuple[float, int]] = {}
-        """By kind of trouble: when the journal heard of it, and how many it concerned since then."""
+        """By kind of trouble: the last report in the journal, and how many items had it since."""
 
     # --- The tracing thread -------------------------------------------------------------------------------------------
 

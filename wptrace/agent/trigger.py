@@ -298,7 +298,7 @@ class _State:
     def __init__(self, trigger: Trigger) -> None:
         self.trigger = trigger
         self.since: dict[str, float] = {}
-        """By place: since when the condition holds."""
+        """Since when the condition holds, by place."""
         self.start: Snapshot | None = None
         """The snapshot from before the condition held; for a verdict, that of the previous one."""
         self.verdict_s = 0.0

@@ -29,7 +29,7 @@ class Odds(NamedTuple):
     error: float
     """Its standard error."""
     p: float
-    """How often chance alone makes a difference as large as this one."""
+    """The probability that chance alone makes a difference this large."""
 
 
 NEVER = Odds(math.inf, 1.0)

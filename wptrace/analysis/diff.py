@@ -29,7 +29,7 @@ class Side(NamedTuple):
     report: Report
     began_ns: int
     measured: Mapping[str, Measured]
-    """By the name of the kind."""
+    """Measurements by the name of the kind."""
     notes: tuple[str, ...] = ()
     damaged: int = 0
     """The number of frames of the capture that could not be read."""
@@ -62,7 +62,7 @@ class Difference(NamedTuple):
     few: int
     """and of rows with too few objects to compare."""
     span: Mapping[str, Measured] = {}
-    """Of two stretches of one recording, all between the begin of the first and the end of the last."""
+    """For two stretches of one recording: everything from the beginning of the first to the end of the last."""
 
     @property
     def found(self) -> int:

@@ -16,7 +16,7 @@ from wptrace.model.kind import Group
 CAPACITY = 128
 
 Key = Group
-"""Of everywhere: what differs in where it is alone is added up."""
+"""A group with its devices added up."""
 
 
 class Sums(NamedTuple):

@@ -35,7 +35,7 @@ class Load(NamedTuple):
     utilisation: float | None
     """The share of the time in which it had a request; None where the kernel keeps no statistics."""
     queue_depth: float
-    """How many of those that are followed were there at a time, from G to C."""
+    """The mean number of followed requests between G and C."""
     merged: dict[str, int]
     """Bios that share a request with another one, by operation."""
 

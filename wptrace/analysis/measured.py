@@ -52,10 +52,10 @@ class Measured(NamedTuple):
 
     kind: Kind
     labels: tuple[str, ...]
-    """In what classes differ; operations are kept apart before."""
+    """The labels of classes; operations are separate already."""
     columns: tuple[str, ...]
     classes: Mapping[str, Classes]
-    """By operation; of what has none, by an empty name."""
+    """Classes by operation; the name is empty for kinds without one."""
     stretches: Sequence[Stretch]
 
 

@@ -44,7 +44,7 @@ WAITED = Kind(
     book="",
     counters=(CounterField(COUNT, "requests that waited"), CounterField(NS, "for how long, from Q to D", "ns")),
 )
-"""How an owner's requests waited."""
+"""The waits of an owner's requests."""
 MEANWHILE = Kind(
     "neighbour_met",
     Noun("owner"),
@@ -71,7 +71,7 @@ class Neighbour(NamedTuple):
     op: str
     """The most frequent operation of its requests."""
     op_bytes: int
-    """How large such a request was in the mean."""
+    """The mean size of these requests."""
     waits: int
     waited_ns: int
     meanwhile: Mapping[Owner, int]

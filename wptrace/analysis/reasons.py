@@ -147,9 +147,9 @@ class Blame(NamedTuple):
     owner: str
     """The owner with most of the additional time; empty if it is spread over several, or not known."""
     new: Sequence[str]
-    """Who is new on the device."""
+    """Owners that are new on the device."""
     wait: str
-    """For what operations wait in that stage, where most of it is one reason."""
+    """The reason of most waits in that stage; empty if there are several."""
     began_ns: int | None
     """When it began: time of day; None where it is so from the start of B on, or cannot be told."""
     advice: str

@@ -42,7 +42,7 @@ class Sums:
         """The total is the first."""
         self.squares = [0] * (columns + 1)
         self.buckets: dict[int, int] = {}
-        """Of the total: how many are in each bucket of a distribution."""
+        """Buckets of the total with their counts."""
 
     def add(self, other: Sums) -> None:
         self.count += other.count
@@ -123,7 +123,7 @@ class Split(NamedTuple):
     """The change of the sum of all times, by reason; they add up to it."""
     values: tuple[Value, ...]
     places: Mapping[tuple[str, int], float]
-    """By how much it moved the mean that the same work is slower, by value of the first label and column."""
+    """By value of the first label and column: how much slower work of the same kind moved the mean."""
     unlike: tuple[str, ...]
     """Labels of which both have no value in common somewhere: they are not told apart there."""
 
@@ -284,11 +284,11 @@ class PercentileSplit(NamedTuple):
     a_ns: int
     b_ns: int
     mix_ns: int
-    """It would have changed so much by the mix of classes alone,"""
+    """The change that the mix of classes alone would have made."""
     same_ns: int
     """and so much by the times of the same classes: with the one before it is the whole change."""
     error_ns: int
-    """Of each of both, from the width of buckets and from how few are beyond the percentile."""
+    """The error of both, from the width of buckets and from the few values beyond the percentile."""
 
 
 def percentile(buckets: Mapping[int, float], percent: float) -> float:

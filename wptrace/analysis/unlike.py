@@ -12,7 +12,7 @@ from wptrace.model.kind import Kind
 from wptrace.model.report import UNTIMED, Report, Start
 
 SHARE = 0.01
-"""From such a share of losses on figures are those of a sample."""
+"""With this share of losses figures are those of a sample."""
 _LONGER = 2
 _ALWAYS = ("version", "kernel", "host", "machine")
 # They say how something is shown, and not of what.

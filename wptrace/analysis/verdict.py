@@ -76,7 +76,7 @@ class Rules(NamedTuple):
     more: Sequence[Rule]
     """and all of these."""
     advice: Mapping[str, str] = {}
-    """By rule or stage: what to look at next, where the stage itself does not say it."""
+    """Advice by rule or stage, if the stage has no better one."""
 
 
 def judge(case: Case, rules: Rules) -> Verdict:
@@ -202,4 +202,4 @@ _ADVICE = {
     "unattributed": "wptrace doctor: a hook is missing here, or the path is not known",
 }
 TIMED = Rules((idle, unmeasured, largest), (grew, tail, inside, lost), _ADVICE)
-"""Of any flow that has stages."""
+"""The rules for any flow with stages."""

@@ -39,7 +39,7 @@ WAITS = Kind(
         CounterField(MACHINE, "the same: how much may be dirty on the machine", "bytes"),
     ),
 )
-"""How often they did, and what limits there were: counters alone."""
+"""Counters of waits: how often tasks waited, and limits."""
 ASLEEP = Kind(
     "asleep",
     Noun("operation"),
@@ -60,7 +60,7 @@ class Share(NamedTuple):
     reason: str
     ns: int
     share: float
-    """Of the stage."""
+    """The share of the stage."""
     operations: int
     waits: int
 
@@ -74,7 +74,7 @@ class Waits(NamedTuple):
     shorter_ns: int | None
     """Asleep without a reason; None where it is not known how long tasks slept."""
     running_ns: int | None
-    """On a CPU, or ready for one."""
+    """Time on a CPU or ready for one."""
     whole_ns: int
     work: tuple[tuple[str, float], ...] = ()
     """Parts of the time on a CPU, the largest first, where it was sampled."""
@@ -89,7 +89,7 @@ class Waits(NamedTuple):
 
 
 ByGroup = dict[tuple[Hashable, ...], list[Waits]]
-"""By device and operation."""
+"""Waits by device and operation."""
 
 
 def of(report: Report) -> ByGroup:

@@ -38,12 +38,12 @@ class Target(NamedTuple):
     way: str
     """A key of _TYPES."""
     name: str
-    """Of a tracepoint, a function, or "category/name" of an event."""
+    """The name of a tracepoint or a function, or "category/name" of an event."""
     btf_id: int = 0
     btf_fd: int = 0
-    """Of the module whose type that is; 0: the kernel's own."""
+    """The BTF of the module that has this type; 0: the kernel's own."""
     place: perf.InFile | None = None
-    """Of a uprobe. The program closes its descriptor."""
+    """The place of a uprobe, whose descriptor the program closes."""
 
     @property
     def section(self) -> str:

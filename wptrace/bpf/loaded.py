@@ -57,7 +57,7 @@ class LoadedLink(NamedTuple):
     id: int
     program: int
     where: str
-    """As a section would say it: tp_btf/sched_switch."""
+    """The place as a section names it: tp_btf/sched_switch."""
 
 
 def programs() -> Iterator[LoadedProgram]:

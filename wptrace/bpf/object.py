@@ -80,7 +80,7 @@ class BpfObject:
         self.btf = self._own_btf()
         self._sections: list[Section] = []
         self._tables: list[Section] = []
-        """Those of the sections that hold one variable each, which begins as zeros."""
+        """Sections with a single variable each that is all zeros at first."""
         self._structs: dict[str, Any] = {}
         maps: dict[str, Map] = {}
         handle = self._lib.bpf_object__next_map(self._handle, ffi.NULL)

@@ -59,7 +59,7 @@ class Program:
         self.section: str = self._libbpf.ffi.string(self._lib.bpf_program__section_name(handle)).decode()
         self.links: list[Link] = []
         self.target: Target | None = None
-        """Of a fentry, fexit or tp_btf program, if it is known before the load."""
+        """The target of a fentry, fexit or tp_btf program, if it is known before the load."""
         self._event: tuple[perf.Event, int, tuple[int, ...]] | None = None
         self._on_cpus: dict[int, tuple[int, Link]] = {}
 

@@ -27,7 +27,7 @@ KINDS = {"tp_btf": 23, "fentry": 24, "fexit": 25}
 class Target(NamedTuple):
     type_id: int
     module: str
-    """Whose types these are; empty: the kernel's own."""
+    """The module of these types; empty: the kernel's own."""
 
 
 def find(section: str, modules: Iterable[str]) -> Target | None:
@@ -44,7 +44,7 @@ def find(section: str, modules: Iterable[str]) -> Target | None:
 
 
 _given: dict[int, tuple[int, int]] = {}
-"""Of programs that are being loaded: a type, and a descriptor of the module's types, by the address of the program."""
+"""Targets of programs during their load, by the program's address: a type, and a descriptor of the module's BTF."""
 
 
 class Targeted(Protocol):

@@ -16,7 +16,7 @@ from pathlib import Path
 from wptrace.errors import UsageError, WptraceError
 
 PATIENCE_S = 10.0
-"""Who takes nothing for so long has left."""
+"""A reader that takes nothing for so long is gone."""
 
 _LOOKS_S = 0.05
 _VSOCK = re.compile(r"vsock:(?:([0-9]{1,10}):)?([0-9]{1,10})")

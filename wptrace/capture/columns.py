@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 
 WORD = 8
 MOST_BYTES = 1 << 24
-"""Of all records together, once they are rows again."""
+"""The limit of all records together after unpacking."""
 _ZERO, _SAME, _OTHER = range(3)
 # Records that are compared together where a difference is sought.
 _LOOKED_AT = 64

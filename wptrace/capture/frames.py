@@ -69,7 +69,7 @@ class TornError(DamagedError):
 LOST = -1
 """The kind of frames whose header is torn, so that nobody knows what they were."""
 SEGMENT = -2
-"""Not a frame: here another segment begins."""
+"""Not a frame, but the beginning of another segment."""
 # So many frames in a row may have torn headers.
 _TORN = 4
 # A header by its bytes: how long, of which kind, and two checksums; or a segment. Few places look like one.

@@ -100,7 +100,7 @@ class Described:
         """Raises ValueError, TypeError or LookupError where they make no sense."""
         self.record = _text(facts["record"])
         self.names = [_text(name) for name in _list(facts["names"])]
-        """Of devices, by their slots."""
+        """Names of devices by slot."""
         self.layout = structure(facts["struct"])
         self.constants = {_text(name): _int(value) for name, value in dict(facts["constants"]).items()}
         self._enums = {

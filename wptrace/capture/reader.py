@@ -82,7 +82,7 @@ class Head(NamedTuple):
 
     start: Start
     view: str
-    """How it looks as text."""
+    """The name of the view."""
     verdict_kinds: tuple[model.Kind, ...]
     shown: dict[str, Any]
     """Wanted parts of tables, by the names of outputs.registry.Wanted."""
@@ -93,16 +93,16 @@ class Head(NamedTuple):
     has_events: bool
     """There are events in it."""
     whole: bool
-    """It has its end."""
+    """Whether it has its end."""
     began_ns: int
     """Time of day."""
     anchors: tuple[Anchor, ...] = ()
     boot: str = ""
-    """Which one of its machine."""
+    """The boot id of its machine."""
     traces: int = 1
-    """So many were put one behind the other."""
+    """How many traces follow one another."""
     partial: Collection[int] = ()
-    """Those of them of which segments are missing."""
+    """The traces that lack segments."""
     of_events: bool = False
     """Its figures are those of its events."""
 
@@ -127,7 +127,7 @@ class _Frames:
     """Decodes frames, wherever they come from."""
 
     most_bytes = columns.MOST_BYTES
-    """Of the records of a frame."""
+    """The limit of the records in a frame."""
 
     def __init__(self, file: Reader | Stream) -> None:
         self._from = file
@@ -137,11 +137,11 @@ class _Frames:
         self.statements: _Labels[Any] = _Labels()
         """Labels of owners by what records have; None for a program by its name."""
         self.stacks: dict[int, tuple[str, Sequence[str]]] = {}
-        """Of waits: the reason and functions, by the number in records."""
+        """Stacks of waits by the number in records: reason and functions."""
         self.tasks: dict[int, tuple[int, str, str]] = {}
-        """By thread: process, cgroup, name."""
+        """Process, cgroup and name by thread."""
         self.files: dict[tuple[int, int], str] = {}
-        """By device and inode."""
+        """Paths by device and inode."""
         self.rows: dict[int, Sequence[Any]] = {}
         """Values of labels by the number of a row, in a dump of objects."""
         self.anchors: list[Anchor] = []
@@ -151,7 +151,7 @@ class _Frames:
     def _begin_segment(self) -> None:
         self._known = spec.Known()
         self._numbers: list[int] = []
-        """Of the layouts of the segment: where they are among all."""
+        """The index of each of the segment's layouts among all layouts."""
 
     def close(self) -> None:
         self._from.close()
@@ -355,7 +355,7 @@ class Capture(_Frames):
 
     head: Head
     damaged = 0
-    """So many frames could not be read at the last walk: torn ones, and those that need the names in them."""
+    """Frames that could not be read by the last iteration: damaged ones, and those that need names of these."""
 
     def __init__(self, path: Path) -> None:
         self._file = Reader(path)
@@ -529,7 +529,7 @@ class _Parts:
         self._torn = False
         self._number: int | None = None
         self._there = 0
-        """So many frames of the report of this number."""
+        """How many frames there are of the report with this number."""
 
     def lose(self) -> None:
         """A frame that may have been a part of the report is gone: what it had is not a report any more."""

@@ -18,7 +18,7 @@ class Window:
         self._before, self._trace, self._inside = Intervals(), Intervals(), Intervals()
         self._number = 0
         self.summary: Report | None = None
-        """Of the trace at hand, where nothing of it is missing."""
+        """The summary of the current trace, if nothing of it is missing."""
 
     def has(self, ts_ns: int) -> bool:
         since, until = self._since_ns, self._until_ns

@@ -56,7 +56,7 @@ class Names(NamedTuple):
     """Names that records of a flight recorder refer to by number."""
 
     tasks: Mapping[int, tuple[int, str, str]] = {}
-    """By tid: pid, cgroup and name."""
+    """Pid, cgroup and name by tid."""
     files: Mapping[tuple[int, int], str] = {}
     """Paths by device and inode."""
     rows: Mapping[int, Sequence[Any]] = {}

@@ -16,7 +16,7 @@ class Question(NamedTuple):
 
     name: str
     words: str
-    """For --help."""
+    """The text for --help."""
     metavar: str
     labels: tuple[str, ...]
     """Types of labels that answer it."""

@@ -43,7 +43,7 @@ _LONGEST_NAME, _LONGEST_PATH, _LONGEST_TEXT = 256, 1 << 13, 1 << 16
 LATEST_NS = 1 << 62
 """No time of day is later: it is in the year 2116, and every format has room for it."""
 _MOST_GROUPS = 1 << 16
-"""As many are known at a time; then both sides forget them."""
+"""How many groups are known at a time, until both sides forget them."""
 
 Json = Any
 Cells = Mapping[Group, Mapping[str, Distribution]]
@@ -278,7 +278,7 @@ class Numbering:
         self._groups: dict[Group, int] = {}
         self._new: dict[str, Any] = {}
         self._from = [0, 0]
-        """How many kinds and groups a reader knows."""
+        """How many kinds and groups the reader knows."""
 
     def kind(self, kind: Kind) -> int:
         number = self._kinds.get(kind)

@@ -43,7 +43,7 @@ class About(NamedTuple):
     """Facts about the command that a replay needs."""
 
     view: str
-    """How the flow looks as text."""
+    """The name of the flow's view."""
     verdict_kinds: Sequence[model.Kind] = ()
     """Kinds for the verdict."""
     each: bool = False
@@ -62,7 +62,7 @@ class CaptureOutput:
     def __init__(self, path: Path, about: About) -> None:
         self._file = Writer(path)
         self.about = about
-        """It may become known until the start."""
+        """It may be set until the start."""
         self._numbers = spec.Numbering()
         self._raw: list[_Buffer] = []
         self._texts: list[str] = []
@@ -322,7 +322,7 @@ class _Named:
     def __init__(self, table: str, place: int, name: Callable[[int], Any]) -> None:
         self.table, self.place, self.name = table, place, name
         self.known: set[int] = set()
-        """Those whose names a reader knows."""
+        """Owners whose names the reader knows."""
 
 
 class _Buffer:
@@ -331,7 +331,7 @@ class _Buffer:
     number: int
     learn: Callable[[bytearray], None]
     names: list[str]
-    """Of devices, as a reader knows them."""
+    """Names of devices that the reader knows."""
 
     def __init__(self, fields: Mapping[str, Any], layout: Any, what: Raw) -> None:
         self.facts = fields

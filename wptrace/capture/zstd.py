@@ -13,7 +13,7 @@ HINT = "install it (Debian, Ubuntu: libzstd1; Fedora: libzstd)"
 _LIBRARY = "libzstd.so.1"
 TEXT = -1
 COLUMNS = -20
-"""In 40 % of the time of -1, and a sixth longer: in columns little is left to be packed."""
+"""It takes 40 % of the time of -1, and a sixth more room: columns leave little to compress."""
 _LOCK = Lock()
 # Of ZSTD_getFrameContentSize: not said, and no frame.
 _NO_SIZES = (1 << 64) - 2

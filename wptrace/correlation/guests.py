@@ -20,10 +20,10 @@ UNFORWARDED = Cause(
 )
 
 WHOLE, MERGED, SPLIT = "whole", "merged", "split"
-"""How the host did it: at once, together with others, in several parts."""
+"""How the host served a request: alone, merged with others, or in several parts."""
 
 FLUSH = "flush"
-"""It has no place."""
+"""An operation without an offset."""
 
 # The same place may be read again and again: so many times so many are tried.
 _TRIED = 64
@@ -108,7 +108,7 @@ class Pair(NamedTuple):
     asked: int
     """Its place among those of the disk."""
     served: tuple[int, ...]
-    """The same, by their begin; several only where it was split."""
+    """The host's requests in order; several only if the request was split."""
     how: str
 
 
@@ -125,7 +125,7 @@ class Matches(NamedTuple):
 class _Known(NamedTuple):
     pairs: list[tuple[int, int]]
     sure: list[Bound]
-    """Of pairs in which nobody else could be."""
+    """Bounds from pairs without an alternative."""
 
 
 def likeness(asked: Iterable[Asked], served: Iterable[Served]) -> int:

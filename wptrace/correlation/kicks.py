@@ -42,7 +42,7 @@ class Kick(NamedTuple):
     """0: nobody's system call wrote the eventfd, as where the kernel's KVM does."""
     picked: int
     tid: int
-    """Who picked it up."""
+    """The thread that picked it up."""
     given: int
     """0: not seen."""
 
@@ -57,11 +57,11 @@ class Tally(NamedTuple):
     image: str
     tid: int
     kicks: int
-    """So often it read an eventfd by which the guest kicks."""
+    """How often it read an eventfd that the guest kicks."""
     alone: int
     """Requests that it picked up while nothing else was under way."""
     given_back: int
-    """How many of those it gave back by writing an eventfd."""
+    """How many requests it gave back by writing an eventfd."""
 
 
 class Kicks:

@@ -51,7 +51,7 @@ class Run(NamedTuple):
 class Longest(NamedTuple):
     task: Task
     time_ns: int
-    """Of all its runs, as far as they lie in the given time."""
+    """The time of all its runs within the period."""
 
 
 def longest(runs: Iterable[Run], start_ns: int, end_ns: int) -> Longest | None:

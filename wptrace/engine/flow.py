@@ -102,7 +102,7 @@ class Flow:
     verdict_kinds: tuple[Kind, ...] = ()
     """Kinds for the verdict, which is about the first one with activity; without any there is no verdict."""
     hooks: tuple[Hook, ...]
-    """In the order in which they attach: ends before starts, so that no end is missed."""
+    """The hooks in the order in which they attach: ends before starts, so that no end is missed."""
 
     filters: Predicates = ()
     """Filters, in the order of --help."""

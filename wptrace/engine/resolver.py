@@ -26,13 +26,13 @@ class Attempts:
     def __init__(self, hooks: Iterable[Hook]) -> None:
         self.hooks = tuple(hook for hook in hooks if hook.applies)
         self.sections: dict[str, str] = {}
-        """By program; empty if the object could not be opened."""
+        """Sections by program; empty if the object could not be opened."""
         self.refused: dict[str, str] = {}
-        """By program: why it was refused."""
+        """Reasons of refusals by program."""
         self.targets: dict[str, Target] = {}
-        """By program: the target it attaches to, if it is given by a type."""
+        """Targets by program, for targets that are given by a type."""
         self.chosen: dict[str, Way] = {}
-        """By id of the hook, once everything is attached; hooks that cannot be observed are missing."""
+        """The chosen way by id of the hook, once all are attached; hooks that cannot be observed are missing."""
 
     def left(self, hook: Hook) -> list[Way]:
         """The ways that were not refused, best first."""

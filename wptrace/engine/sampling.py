@@ -22,7 +22,7 @@ class Sampling:
         self._timed: Cells = {}
         self._whole: Cells = {}
         self._added: dict[Group, int] = {}
-        """By group: how many of the untimed ones were added."""
+        """By group: how many of the untimed objects were added."""
 
     def whole(self, timed: Cells, untimed: Mapping[Group, int]) -> dict[Group, dict[str, Distribution]]:
         """Return timed and untimed ones together. It keeps `timed`, which must not change afterwards."""

@@ -112,7 +112,7 @@ KINDS = {
     THREAD: _kinds(Label("task", kind.TASK, "dev")),
     CGROUP: _kinds(Label("cgroup", kind.CGROUP, "dev")),
 }
-"""By what a row is about."""
+"""Kinds by the subject of their rows."""
 
 
 class CpuFlow(Flow):

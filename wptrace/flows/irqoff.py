@@ -84,7 +84,7 @@ _NOUN = Noun("period with interrupts off", "periods with interrupts off")
 _FIELDS = (*TASK_FIELDS, *map(EventField, ("cpu", "start_ns", "stolen_ns", "error_ns")), EventField("sampled", str))
 PERIOD = Kind("request", _NOUN, _LABELS, _STAGES, constants={"op": "irqoff"}, fields=_FIELDS)
 EVENT = Kind("irqoff", _NOUN, _LABELS, _STAGES, constants={"op": "irqoff"}, fields=_FIELDS)
-"""One of them, shown by itself."""
+"""A period that is shown by itself."""
 
 
 def _cpus(text: str) -> tuple[int, ...]:
@@ -162,7 +162,7 @@ class IrqoffFlow(Flow):
         self._tick_ns = tick_ns(options.min_ns, perf.most_a_second())
         self._ticks = perf.Ticks(self._tick_ns)
         self._since: dict[int, int] = {}
-        """By CPU: from when on it ticks."""
+        """By CPU: since when it ticks."""
         self._sampler: Paced | None = None
         self._rings: list[Ring] = []
         self._episodes = Episodes()
@@ -170,7 +170,7 @@ class IrqoffFlow(Flow):
         self._cared_at = 0.0
         self._offenders = Offenders()
         self._open: int | None = None
-        """How many periods had not ended when tracing did."""
+        """How many periods had not ended when the trace did."""
 
     # --- Start and end ------------------------------------------------------------------------------------------------
 

@@ -45,9 +45,9 @@ _LOST = (STATE_FULL, _NO_CELL, UNMATCHED_START)
 
 class Options(NamedTuple):
     devices: tuple[str, ...] = ()
-    """As the user named them; none means all disks."""
+    """Devices as the user named them; none means all disks."""
     wanted: filters.Filter = filters.Filter()
-    """Whose I/O."""
+    """A filter of I/Os."""
     min_ns: int = 0
     """I/O that takes less is counted, but charged to no stack."""
     user: bool = False

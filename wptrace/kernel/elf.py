@@ -31,7 +31,7 @@ _LARGEST_NAMES = 1 << 26
 
 class Header(NamedTuple):
     type: int
-    """Of the file: 2 is a program, 3 a library or a program at any address."""
+    """The type of the file: 2 is a program, 3 a library or a position-independent program."""
     machine: int
     segments_at: int
     sections_at: int
@@ -70,7 +70,7 @@ class Section(NamedTuple):
 
 class Symbol(NamedTuple):
     name: int
-    """Where it is among the names."""
+    """The offset of the name."""
     type: int
     section: int
     """0: it is another file's."""

@@ -35,21 +35,21 @@ class Image(NamedTuple):
     """A file or block device that is a guest's disk."""
 
     path: str
-    """As /proc names it."""
+    """The path in /proc."""
     inode: int
-    """Of the file, or of the node of the block device."""
+    """The inode of the file, or of the block device's node."""
     device: tuple[int, int] | None
-    """Of a block device: its number."""
+    """The number of a block device."""
     format: str
     """Only in raw ones is a place of the guest's disk the same place of the image."""
     aio: str = ""
-    """Of a file: how QEMU's command line says that it is read and written."""
+    """How QEMU reads and writes a file, by its command line."""
 
 
 class Guest(NamedTuple):
     pid: int
     name: str
-    """As its command line calls it, or the process."""
+    """The name on the command line, or that of the process."""
     images: tuple[Image, ...]
 
 

@@ -22,12 +22,12 @@ class Process(NamedTuple):
     pid: int
     comm: str
     own: bool
-    """It is wptrace."""
+    """Whether it is a process of wptrace."""
 
 
 class Held(NamedTuple):
     by: dict[tuple[str, int], list[Process]]
-    """By kind and id; who has a link has its program."""
+    """Processes by kind and id; a process with a link also counts for its program."""
     events: list[tuple[int, int]]
     """Perf events, to which programs can be attached without a link: pid and descriptor."""
 

@@ -32,7 +32,7 @@ class Mount(NamedTuple):
     kind: str
     source: str
     options: tuple[str, ...]
-    """Of the superblock."""
+    """The options of the superblock."""
 
 
 class Place(NamedTuple):

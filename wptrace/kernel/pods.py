@@ -21,7 +21,7 @@ from wptrace.kernel.files import is_regular, open_to_read
 LOG = Path("/var/log")
 LIB = Path("/var/lib")
 _MOST = 1 << 16
-"""So many entries of a folder are looked at."""
+"""The number of a folder's entries that are read."""
 _LARGEST = 4 << 20
 _MOST_VOLUMES = 4096
 # As Kubernetes allows them: no underscores.

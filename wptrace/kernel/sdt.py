@@ -32,7 +32,7 @@ class Operand(NamedTuple):
     size: int
     signed: bool
     register: str = ""
-    """As struct pt_regs calls it on x86-64, as the whole register is called on arm64; empty: a constant."""
+    """The name in struct pt_regs on x86-64, that of the whole register on arm64; empty: a constant."""
     number: int = 0
     """The constant, or the distance from the register."""
     in_memory: bool = False

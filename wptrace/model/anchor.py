@@ -18,7 +18,7 @@ class Anchor(NamedTuple):
     monotonic_ns: int
     realtime_ns: int
     error_ns: int | None = None
-    """How wrong its time of day is at most, as the kernel says; None where nothing keeps it right."""
+    """The maximum error of the time of day, by the kernel; None if nothing synchronises it."""
     outer: Outer | None = None
 
     @property

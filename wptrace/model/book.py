@@ -48,7 +48,7 @@ class Book:
         self.started = 0
         self.finished = 0
         self.failed = 0
-        """Of the finished: those that ended with an error."""
+        """Finished objects that ended with an error."""
         self.lost: dict[Cause, int] = {}
         self.noted: dict[Cause, int] = {}
         self.carried = 0

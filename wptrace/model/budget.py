@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 SHED_AT = 0.8
-"""Of the limit: what costs as much is shed, so that the limit itself is not reached."""
+"""The share of the limit from which on steps are shed, so that the limit itself is not reached."""
 RETURN_BELOW = 0.4
-"""Of the limit: below it something may come back."""
+"""The share of the limit below which a step may come back."""
 PATIENCE_NS = 10_000_000_000
-"""It has to stay below for so long."""
+"""How long the cost has to stay below it."""
 LONGEST_PATIENCE_NS = 64 * PATIENCE_NS
 PROBATION = 3
 """A step that has to go again within so many times the patience came back too early."""
@@ -27,11 +27,11 @@ class Saving(NamedTuple):
 
     name: str
     less: str
-    """In words, before it happens."""
+    """What it costs the user, said in advance."""
     gone: str = ""
     """And once it has, if that is something else."""
     rates: tuple[int, ...] = ()
-    """It goes in several steps: of one in so many something is left."""
+    """Sampling rates, for a saving in several steps."""
 
 
 KEPT_ONE_IN = 100
@@ -50,7 +50,7 @@ class Step(NamedTuple):
 
     kind: Saving
     one_in: int = 0
-    """Of its rates."""
+    """The sampling rate of this step."""
 
 
 def ladder(savings: Iterable[Saving]) -> tuple[Step, ...]:
@@ -95,7 +95,7 @@ class Policy:
         self.steps = steps
         self.shed = 0
         self._kept = 0
-        """So many stay shed."""
+        """The number of steps that stay shed."""
         self._patience_ns = PATIENCE_NS
         self._calm_since: int | None = None
         self._returned_at: int | None = None
@@ -135,7 +135,7 @@ class Policy:
 
 class Change(NamedTuple):
     at_ns: int
-    """Of the monotonic clock."""
+    """The time by the monotonic clock."""
     ts_ns: int
     """Time of day."""
     step: Step
@@ -155,7 +155,7 @@ class Spending(NamedTuple):
     shed: tuple[Step, ...]
     """At its end."""
     off_ns: dict[Saving, int]
-    """How long each was off, or sampled."""
+    """How long each saving was off, or sampled."""
     changes: tuple[Change, ...]
     refused: str = ""
     """Why what is shed does not come back; empty where it may."""

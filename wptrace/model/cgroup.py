@@ -7,9 +7,9 @@ import re
 from typing import NamedTuple
 
 _ID = 12
-"""So many digits of an id are shown, as those who made it show it."""
+"""The number of digits of an id that are shown, as its creator shows it."""
 _POD_ID = 13
-"""As many of a pod's, with a dash."""
+"""The number of characters of a pod's id, with a dash."""
 _HEX = r"[0-9a-f]{64}"
 _UUID = r"[0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12}|[0-9a-f]{32}"
 _RUNTIMES = {"docker": "docker", "cri-containerd": "containerd", "crio": "cri-o", "libpod": "podman"}
@@ -37,7 +37,7 @@ class Made(NamedTuple):
     """The whole id."""
     guest: str = ""
     unit: str = ""
-    """Of systemd, the outermost; a container or a login is what it is, without numbers."""
+    """The outermost unit of systemd; a container or a login is named without numbers."""
 
     @property
     def short_container(self) -> str:

@@ -31,7 +31,7 @@ class HookFinding(NamedTuple):
     hook: str
     state: str
     arguments: tuple[str, ...] | None
-    """Of its tracepoint, if BTF has it."""
+    """The arguments of its tracepoint, if BTF has it."""
     ways: list[Attempt]
 
 
@@ -76,7 +76,7 @@ class Diagnosis(NamedTuple):
     definitions: list[Check]
     """The flows by definition that come along."""
     seen: Sequence[Seen] = ()
-    """Of those, in the order of their points, where the user wanted to watch them."""
+    """What was seen of flows, in the order of their points, if the user wanted to watch them."""
     watched_s: float = 0.0
 
     def works(self, flow: str) -> bool:

@@ -18,7 +18,7 @@ class Program(NamedTuple):
     type: str
     name: str
     attached: tuple[str, ...]
-    """As sections say it: tp_btf/sched_switch."""
+    """Places as sections name them: tp_btf/sched_switch."""
     memory: int
     maps: tuple[int, ...]
     holders: tuple[Holder, ...]
@@ -42,7 +42,7 @@ class Map(NamedTuple):
 
 class Inventory(NamedTuple):
     at_ns: int
-    """Of the monotonic clock."""
+    """The time by the monotonic clock."""
     programs: tuple[Program, ...]
     maps: tuple[Map, ...]
 
@@ -54,7 +54,7 @@ class Usage(NamedTuple):
     runs: int
     run_ns: int
     share: float
-    """Of one CPU's time."""
+    """The share of one CPU's time."""
 
     @property
     def mean_ns(self) -> float:

@@ -31,7 +31,7 @@ NUMBER = "number"
 OWNER = "owner"
 """Another name of the label that says whose something is."""
 OTHERS = "others"
-"""In the place of a label's value: all that found no row of their own."""
+"""A label's value that stands for all without a row of their own."""
 NOBODY = "nobody"
 """The owner of what belongs to the kernel itself, or to nobody known."""
 
@@ -82,7 +82,7 @@ class Task(NamedTuple):
     pid: int
     tid: int = 0
     again: int = 0
-    """From 2 on where the kernel gave the number to several of this name, one after another."""
+    """From 2 on if the kernel gave the pid to several tasks of this name, one after another."""
 
     def __str__(self) -> str:
         number = f"{self.pid}/{self.tid}" if self.tid else str(self.pid)
@@ -138,7 +138,7 @@ class Stage(NamedTuple):
     advice: str = ""
     """Where to look next, if the meaning does not say it."""
     rare: bool = False
-    """It has a row only where it took some time."""
+    """Whether it only has a row if it took some time."""
 
     @property
     def unit(self) -> str:
@@ -157,9 +157,9 @@ class Metric(NamedTuple):
     meaning: str
     unit: str = "ns"
     interference: bool = False
-    """It took time inside the stages, as an interrupt does that came meanwhile."""
+    """Whether its time is inside the stages, like that of an interrupt meanwhile."""
     part: bool = True
-    """It is a part of the total; the sleep between two turns of a task is none."""
+    """Whether it is a part of the total, which the sleep between two turns of a task is not."""
     rare: bool = False
     start: Point | None = None
     end: Point | None = None
@@ -172,7 +172,7 @@ class EventField(NamedTuple):
     """A text, a number or a flag that events have beside labels and stages. What has parts is in JSON alone."""
 
     name: str
-    """As in JSON, where docs/schema.json describes it."""
+    """The name in JSON, where docs/schema.json describes it."""
     type: type = int
 
     def value(self, event_fields: Mapping[str, Any]) -> Any:
@@ -182,7 +182,7 @@ class EventField(NamedTuple):
 
 
 TASK_FIELDS = (EventField("comm", str), EventField("pid"), EventField("tid"))
-"""Whose it is."""
+"""The task that an event belongs to."""
 
 
 class CounterField(NamedTuple):
@@ -214,13 +214,13 @@ class Kind:
     nested: bool
     place: dict[str, int]
     owner_place: int | None
-    """Where among its labels the owner is, if it has one."""
+    """The index of the owner among its labels, if it has one."""
     total: Metric
     unattributed: Metric
     rows: tuple[Measured, ...]
     """Every line of a complete table."""
     fields: tuple[EventField, ...]
-    """Those of its events, in the order in which they are shown."""
+    """Fields of its events, in the order in which they are shown."""
     counters: tuple[CounterField, ...]
     _by_name: dict[str, Measured]
 

@@ -36,9 +36,9 @@ class Resource(NamedTuple):
     machine: str = ""
     """Its architecture."""
     boot: str = ""
-    """Which one of the machine: its boot_id."""
+    """The machine's boot_id."""
     version: str = ""
-    """That of wptrace."""
+    """The version of wptrace."""
     command: tuple[str, ...] = ()
     """The command line."""
 
@@ -50,14 +50,14 @@ class Start(NamedTuple):
     filters: Mapping[str, Any]
     sources: list[Source]
     kinds: Sequence[Kind]
-    """In the order in which they are shown."""
+    """Kinds in the order in which they are shown."""
     notes: list[str]
     """Notes for who reads the figures: stages that degrade, and why."""
     file: str = ""
     """The file it comes from, instead of a kernel."""
     resource: Resource = Resource()
     fields: Sequence[EventField] = ()
-    """Those that events have beside the fields of their kinds, as the user chose an option."""
+    """Fields that events have in addition to those of their kinds, because the user chose an option."""
 
     @property
     def event_fields(self) -> list[EventField]:
@@ -91,13 +91,13 @@ class Snapshot(NamedTuple):
 
     at_ns: int
     books: Mapping[str, Book]
-    """By name; kinds say in which of them they are counted."""
+    """Books by name; each kind names its book."""
     cells: dict[Group, dict[str, Distribution]]
-    """Of the finished, those included that a budget had counted alone."""
+    """Distributions of finished objects, including those that a budget had only counted."""
     counters: Counters
     overhead: Overhead
     folded: Mapping[Group, int] = {}
-    """How often all that was counted of an owner was added to that of the others."""
+    """How often the counts of an owner were added to those of the others."""
 
 
 class Row(NamedTuple):
@@ -105,7 +105,7 @@ class Row(NamedTuple):
     metric: str
     distribution: Distribution
     share: float
-    """Of the total of all in the group."""
+    """The share of the group's total."""
 
 
 class Finding(NamedTuple):
@@ -113,23 +113,23 @@ class Finding(NamedTuple):
 
     rule: str
     figures: Mapping[str, float]
-    """By the names of docs/verdict.md; times in nanoseconds."""
+    """Figures by the names of docs/verdict.md; times are in nanoseconds."""
     group: Group | None = None
     stage: str = ""
     who: str = ""
     """The task, or other owner, that it blames, if any."""
     advice: str = ""
-    """Where to look next for this one; may be empty."""
+    """Where to look next for this finding; may be empty."""
     parts: Sequence[tuple[str, float]] = ()
     """The parts of the stage, each with its share, the largest first."""
     dirtied_by: str = ""
-    """Of writers that wait: the owner who made most of what is written back dirty."""
+    """If writers wait: the owner who dirtied most of what is written back."""
 
 
 class Verdict(NamedTuple):
     findings: tuple[Finding, ...]
     advice: str
-    """Where to look next, for the first of them; may be empty."""
+    """Where to look next, for the first finding; may be empty."""
 
     @property
     def stage(self) -> str:
@@ -143,12 +143,12 @@ class UnderWay(NamedTuple):
     owner: str
     op: str
     requests: int
-    """Those that were under way when the slow one was queued,"""
+    """Requests that were under way when the slow one was queued,"""
     bytes: int
     issued: int
     """and so many of them the device had by then."""
     later: int = 0
-    """Those that were queued while it was under way."""
+    """Requests that were queued while it was under way."""
     later_bytes: int = 0
 
 
@@ -161,7 +161,7 @@ class Beginning(NamedTuple):
     owner: str
     ns: int
     slow: int
-    """So many were slow from then on, up to the slowest,"""
+    """How many were slow from then on, up to the slowest,"""
     among: int
     """of so many."""
 
@@ -179,15 +179,15 @@ class Incident(NamedTuple):
     moment_ns: int
     """Time of day at which its request was queued; where its time was outside of the device, at which it began."""
     under_way: Sequence[UnderWay]
-    """Those with the most requests first."""
+    """What was under way, those with the most requests first."""
     others: UnderWay | None
     """The rest of them, in one."""
     beginning: Beginning | None
     """Unless it took no longer than usual."""
     left: int = 0
-    """So many events, the oldest ones, were not looked at."""
+    """How many events, the oldest ones, were left out."""
     before_ns: int = 0
-    """Where all that are alike came with it, and took about as long: the median of other operations before them."""
+    """If all similar operations came with it and took as long: the median of other operations before them."""
 
 
 class Report(NamedTuple):
@@ -199,18 +199,18 @@ class Report(NamedTuple):
     duration_ns: int
     books: Mapping[str, Book]
     cells: Cells
-    """In the order in which rows are shown, without metrics that have no row (`arranged`)."""
+    """Distributions in the order of rows, without metrics that have no row (`arranged`)."""
     counters: Counters
     overhead: Overhead
     verdict: Verdict | None = None
-    """Of a summary alone."""
+    """The verdict, only of a summary."""
     budget: Spending | None = None
     lists: Mapping[str, Sequence[Mapping[str, Any]]] = {}
     """Further parts of a summary, by their names in JSON."""
     sums: Mapping[Kind, int] = {}
-    """Of ranked kinds, the total of all rows, where not all of them are left."""
+    """The totals of ranked kinds whose rows are not all left."""
     incident: Incident | None = None
-    """Of a summary alone."""
+    """The incident, only of a summary."""
 
     @property
     def book(self) -> Book:
@@ -294,9 +294,9 @@ class Event(NamedTuple):
     stages: Mapping[str, int]
     fields: Mapping[str, Any]
     segments: Sequence[Segment] = ()
-    """One behind the other from its start on, without a gap; none where only the sums are known."""
+    """Segments from the start on, without a gap; none if only sums are known."""
     more: int = 0
-    """So many stretches behind the last of them are known as sums alone."""
+    """The number of further segments, of which only sums are known."""
     children: Sequence[Child] = ()
 
     @property
@@ -310,7 +310,7 @@ class InFlight(NamedTuple):
     group: Group
     age_ns: int
     stage: str
-    """Where it is: the stage that it entered last."""
+    """The stage that it entered last."""
     fields: Mapping[str, Any]
 
     @property

@@ -51,7 +51,7 @@ class Part(NamedTuple):
     """A field that is made of a part of a row."""
 
     code: str
-    """Of that part."""
+    """The code of that part."""
     make: Callable[[Any], Any]
 
 
@@ -66,7 +66,7 @@ class Shape(NamedTuple):
     key: str
     """Usual rows with the same one differ in numbers and parts alone."""
     parts: Mapping[str, Part]
-    """By the names of fields."""
+    """Parts by the names of fields."""
 
 
 class Source(Protocol):

@@ -10,7 +10,7 @@ class Stack(NamedTuple):
     kernel: tuple[str, ...]
     user: tuple[str, ...] = ()
     process: str = ""
-    """Whose the user's part is: name and number."""
+    """Name and pid of the process with the user's part."""
 
     def folded(self) -> str:
         """Return a line for flame graphs, from the outermost function inwards; a semicolon would split a name."""

@@ -119,13 +119,13 @@ class Column(NamedTuple):
     cell: Callable[[Event], str | int]
     right: bool = False
     whole: bool = False
-    """It is not cut."""
+    """Whether it is never cut."""
     fixed: bool = False
-    """It fills its column, and is another one each time."""
+    """Whether it fills its column, with another value each time."""
     field: str = ""
     """The field that it shows, and that may be made of a part of a row."""
     form: Callable[[Event, Form], None] | None = None
-    """Where it shows what is computed of numbers: how."""
+    """How a column that is computed from numbers is shown."""
 
 
 class TextLines(LineOutput):

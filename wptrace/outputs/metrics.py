@@ -63,7 +63,7 @@ class Owners(NamedTuple):
     of: Callable[[Any], tuple[str, ...]]
     """Values for these labels, of an owner in rows."""
     top: int
-    """So many have series of their own."""
+    """How many owners have series of their own."""
     volumes: Callable[[], Sequence[tuple[str, ...]]] = tuple
     """Device and name of each, and values for as many of these labels as a volume has."""
 
@@ -84,7 +84,7 @@ class Loaded(NamedTuple):
     is_loaded: bool
     runs: int
     cpu_s: float
-    """Of the runs that have ended, loading included."""
+    """CPU time of the runs that have ended, loading included."""
     left_out: Mapping[str, int]
     """Times that it was not loaded, or not traced, by cause."""
 
@@ -96,7 +96,7 @@ class Delivery(NamedTuple):
     sent: int
     """Data points, or spans."""
     lost: Mapping[str, int]
-    """By cause."""
+    """Losses by cause."""
     queue_bytes: int
 
 
@@ -117,9 +117,9 @@ class Process(NamedTuple):
 class Point(NamedTuple):
     labels: Labels
     value: Value
-    """In the unit of the family, but for the values of a distribution."""
+    """The value in the unit of the family, except the values of a distribution."""
     unit: str = ""
-    """That of the values of a distribution, as declared."""
+    """The declared unit of the values of a distribution."""
     group: Group | None = None
     """The group whose total it is."""
     restarts: bool = False
@@ -149,7 +149,7 @@ class Derived:
         self._leading: list[Leading | None] = [None for _ in sources]
         self._families: dict[tuple[tuple[str, ...], str], Family] = {}
         self._labels: dict[Group, Labels] = {}
-        """Of groups that are bounded."""
+        """Labels of bounded groups."""
 
     def own(self, owners: Owners | None) -> None:
         """Have series of these owners from now on. With the same labels, totals continue."""

@@ -27,7 +27,7 @@ _SHADES = 9
 # Buckets that a row of a heat map, or a step of a histogram, has: half a power of two.
 _BUCKETS = 4
 _MOST = 12
-"""So many operations and owners are drawn; the tables have all."""
+"""How many operations and owners are drawn; the tables have all."""
 
 
 def write(difference: Difference, ending: Ending, file: ExportFile, dates: bool, top: int) -> None:

@@ -20,24 +20,24 @@ class Wanted(NamedTuple):
     per_device: bool = False
     """A table for each place, and not for all of them together."""
     hist: str = ""
-    """Whose histogram the summary draws."""
+    """The stage whose histogram the summary draws."""
     top: int = 0
-    """So many rows, those with the most first; 0: all of them."""
+    """The number of rows, those with the most first; 0: all."""
     exact: bool = False
     title: str = ""
-    """Which flow it is, where one command traces several."""
+    """The name of the flow, if a command traces several."""
     intervals: bool = True
     """An interval that covers the whole trace is not shown."""
     buckets: bool = False
-    """With the filled buckets of each distribution, where a format has room for them."""
+    """Whether filled buckets of distributions are exported, if the format has room for them."""
     verbose: bool = False
-    """With the stacks of waits."""
+    """Whether stacks of waits are shown."""
     owners: tuple[str, ...] = ()
-    """By whom there may be rows, in a trace that begins anew for them; the first one is as it is."""
+    """Kinds of owners that may have rows, for which a trace begins anew; the first one is the current one."""
     recorder: bool = False
     """There is a flight recorder, of which a key writes a dump."""
     unit: str = "us"
-    """Of the times of `--line`."""
+    """The unit of times in `--line`."""
 
 
 def make(name: str, stream: TextIO, view: str, wanted: Wanted) -> Output:

@@ -50,7 +50,7 @@ class Wanted(NamedTuple):
     intervals: bool = False
     """Each of them is shown, unless figures are computed from events."""
     sample: int = 0
-    """Of events that took less, one in so many is shown; 0: none."""
+    """Of quicker events, one in this many is shown; 0: none."""
     neighbours: str = ""
     """The neighbours of the summary are computed from events, by such owners."""
     by: str = ""
@@ -58,7 +58,7 @@ class Wanted(NamedTuple):
     counted: bool = False
     """They are asked for, and those that the kernel counted are all that there is."""
     top: int = 0
-    """Of so many of them, the largest; 0: all."""
+    """How many owners, the largest ones; 0: all."""
 
 
 def replay(

@@ -75,7 +75,7 @@ class Options(NamedTuple):
     statement_text: str = NORMALISED
     """How to show statements."""
     neighbours: bool = False
-    """Who had the device while others waited for it, by the same owners."""
+    """Report which owners had the device while others waited for it."""
     spare: int = 0
     """The number of rows for devices that appear later, with the programs of every file system; 0: as many rows as a
     small memory limit allows, and only the programs of mounted file systems."""

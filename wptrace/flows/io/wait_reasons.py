@@ -20,7 +20,7 @@ class Reason(NamedTuple):
     meaning: str
     advice: str
     functions: tuple[str, ...] = ()
-    """One of them is anywhere in the stack. `*` is any part of a name."""
+    """Any of these is somewhere in the stack. `*` matches any part of a name."""
     innermost: tuple[str, ...] = ()
     """Or one of these is the innermost function."""
     within: tuple[str, ...] = ()

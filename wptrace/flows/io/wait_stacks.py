@@ -49,7 +49,7 @@ class WaitStacks:
             obj.constants["WAIT_OTHER"]: several,
         }
         self._alike = {several.functions: several}
-        """By functions: several numbers may have the same."""
+        """Stacks by functions, because several numbers may have the same."""
 
     def __getitem__(self, number: int) -> WaitStack:
         found = self._found.get(number)

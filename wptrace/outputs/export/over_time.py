@@ -15,7 +15,7 @@ from wptrace.outputs.export import sums
 from wptrace.outputs.text.words import printable
 
 COLUMNS = 256
-"""Of time; two become one where there are more, or where they hold more than so many filled buckets."""
+"""The number of columns; two become one if there are more, or if they have more than BUCKETS filled buckets."""
 BUCKETS = 200_000
 # Columns of events are no shorter than that.
 _SHORTEST_NS = 10_000_000
@@ -51,7 +51,7 @@ class _Sparse:
 
 
 _Stages = dict[Any, dict[str, _Sparse]]
-"""By groups, and of single ones by their owners as well."""
+"""Stages by group, and those of events also by owner."""
 # Which field of an event says whose it is, by what owners are told apart.
 _OWNERS = {"process": "pid", "thread": "tid", "comm": "comm", "cgroup": "cgroup", "file": "path", "statement": "owner"}
 
@@ -140,7 +140,7 @@ class Singles:
     """Columns made of events, finer than an interval, for kinds of which no event is missing."""
 
     owners = ""
-    """By what rows of owners are told apart."""
+    """The kind of owners with rows of their own."""
 
     def __init__(self) -> None:
         self._width_ns = _SHORTEST_NS

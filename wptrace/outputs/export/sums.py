@@ -54,7 +54,7 @@ class Charged(NamedTuple):
     """I/O of one operation that a stack started on one device."""
 
     frames: list[str]
-    """From the outermost inwards."""
+    """Functions from the outermost inwards."""
     ns: int
     ios: int
     bytes: int

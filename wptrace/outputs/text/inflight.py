@@ -12,7 +12,7 @@ from wptrace.outputs.text import story
 from wptrace.outputs.text.words import columns, padded, printable, task
 
 MOST = 50
-"""So many are listed, the oldest."""
+"""How many are listed, the oldest ones."""
 _COLUMNS = ("age", "stage", "op", "device", "who", "what")
 
 

@@ -16,7 +16,7 @@ _MOST = r"(?m)(?:^|(?<=  ))  (?!total )\w+ +[\d,]+(?: +[\d.]+ \w+)+ +(?:[5-9]\d\
 _CHOSEN = r"(?m)^> .*$"
 
 ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?1049l\x1b[?25h"
-"""To the alternate screen of a terminal, without a cursor, and back."""
+"""Sequences for the alternate screen of a terminal without a cursor, and back."""
 _CLEAR = "\x1b[H\x1b[2J"
 
 

@@ -49,7 +49,7 @@ class ScreenState:
         self.dump_asked = False
         """The user wants what the flight recorder has."""
         self.next_owner = ""
-        """By whom the user wants rows, which ends this trace."""
+        """The kind of owners that the user wants next, which ends this trace."""
         self.page = TABLES
         self.helping = False
         self.help_scroll = 0
@@ -61,20 +61,20 @@ class ScreenState:
         self.order = ""
         self.per_device = per_device
         self.stage = ""
-        """Whose histogram is drawn of one row; empty: that of the total."""
+        """The stage whose histogram is drawn for one row; empty: the total's."""
         self.chosen: Group | None = None
         self.scroll = 0
-        """By so many lines, where a page is higher than the screen."""
+        """By how many lines a page is scrolled that is higher than the screen."""
         self.rows: list[Group] = []
-        """Those that there are, as they were arranged last."""
+        """The groups with rows, in their last order."""
         self.stale = True
         """They are other ones since, and have to be arranged before one is chosen."""
         self.back = 0
-        """So many intervals before the last one."""
+        """How many intervals before the last one are shown."""
         self.past = 0
-        """So many there are."""
+        """How many intervals there are."""
         self.hidden = 0
-        """How many more the filter leaves out."""
+        """How many rows the filter leaves out."""
         self._metrics: dict[Group, list[str]] = {}
         # What is known of waits stays together.
         self._kinds = frozenset((*kinds, WAITS, ASLEEP))

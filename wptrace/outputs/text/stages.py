@@ -55,7 +55,7 @@ class StagesView(View):
     folds = arranges = True
     _by = ""
     _command: Callable[[Task], str] | None = None
-    """Of those that are there now, by the ids of this pid namespace."""
+    """Command lines of current tasks, by the ids of this pid namespace."""
 
     def begin(self, start: Start) -> Iterator[str]:
         self._by = start.filters.get("by", "")

@@ -106,12 +106,12 @@ class Following:
         self._latest = self._agree = self._contradict = 0
         self._offset: Offset | None = None
         self._sums = [Sums(), Sums()] if live else [Sums()]
-        """Of everything, and of what came since the last interval."""
+        """Sums of everything, and of what came since the last interval."""
         self.others = OtherGuests(MOST) if live else OtherGuests()
         self.kicks: Mapping[Work, Kick] = {}
         """Kicks for one request of the host alone."""
         self.missed: list[tuple[int, Cause]] = []
-        """Of recordings, when requests of the guest ended that have no event, and why."""
+        """In recordings: when requests of the guest without an event ended, and the cause."""
         self._anchors: Sequence[Bound] = ()
         self._tries: guests.Tries | None = None
         self.guest_since_ns = 0

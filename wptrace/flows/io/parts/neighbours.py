@@ -49,7 +49,7 @@ class Neighbours(Part):
         self._others = obj.constants["OWNER_OTHERS"]
         self._sums: dict[Group, Counter[str]] = {}
         self._before: dict[int, dict[str, int]] = {}
-        """By row: the part that is in the sums already."""
+        """By row: the part that is already in the sums."""
         self._nameless: dict[Group, Counter[str]] = {}
 
     # --- What is counted ------------------------------------------------------------------------------------------

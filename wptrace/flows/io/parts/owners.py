@@ -178,7 +178,7 @@ class Owners(Part):
         }
         self._elements: dict[int, list[Element]] = {}
         self._idle: dict[int, int] = {}
-        """By number of an owner: for how many reads it has been idle."""
+        """By number of an owner: how many reads ago it was last active."""
         self._others = obj.constants["OWNER_OTHERS"]
         self._labels[self._others] = OTHERS
         for slot, name in enumerate(names):

@@ -50,13 +50,13 @@ def owned(label: Label) -> Kind:
 class _Row(NamedTuple):
     number: int
     group: Group
-    """By owner, where there are owners."""
+    """The group, with the owner if there are owners."""
     functions: tuple[str, ...]
     owner: int
 
 
 _Times = dict[tuple[Group, tuple[str, ...]], Counter[str]]
-"""By stack."""
+"""Times by group and stack."""
 
 
 class Waits(Part):
@@ -71,9 +71,9 @@ class Waits(Part):
             owners.leaving = self.forget
         self._rows: dict[int, _Row] = {}
         self._finished: dict[int, int] = {}
-        """Of rows, when room was made last."""
+        """Counts of rows when room was last made."""
         self._left: _Times = {}
-        """Of rows that left."""
+        """Times of rows that left."""
         self._limits: dict[Group, Counter[str]] = {}
 
     # --- The start ------------------------------------------------------------------------------------------------
