@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The entry point. Until the command itself is there, Ctrl-C just ends the process, which has nothing to report yet."""
 
-# What `signal` is made of: that would have to be imported first, and meanwhile Ctrl-C is an exception.
+# Importing `signal` would import more first, and meanwhile Ctrl-C would be an exception; this is the module beneath it.
 import _signal  # type: ignore[import-not-found]
 
-# As a job in the background that a shell started, it is ignored, and stays so.
+# In a background job that a shell started, Ctrl-C is ignored, and stays so.
 if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
 import sys
 
-# Such a Python may be the one that runs `-m wptrace` in a source tree.
+# An older Python may be the one that runs `-m wptrace` in a source tree.
 if sys.version_info < (3, 9):  # noqa: UP036
     sys.exit("wptrace: it needs Python 3.9 or newer\nhint: python3.9 -m wptrace, or any later one")
 

@@ -17,7 +17,7 @@ _PROTOCOL = "http/protobuf"
 _DEFAULT_TIMEOUT_MS, _LONGEST_TIMEOUT_MS = 10_000, 600_000
 _LONGEST_URL, _LONGEST_LIST, _MOST_PAIRS = 2048, 8192, 64
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", re.ASCII)
-# What the request says itself.
+# Headers that the request sets itself.
 _OWN_HEADERS = {"host", "content-length", "content-type", "content-encoding", "transfer-encoding", "connection"}
 
 
@@ -111,7 +111,7 @@ class _Variables:
             raise UsageError(f"{variable} must be {error.message}") from None
         if variable == f"{_OTLP}ENDPOINT":
             return found.below(f"v1/{signal}")
-        # That of a signal is complete.
+        # The endpoint of a signal is already complete.
         return found._replace(path=found.path or "/")
 
     def headers(self, signal: str) -> tuple[tuple[str, str], ...]:

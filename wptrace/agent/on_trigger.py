@@ -289,7 +289,7 @@ class Runs:
         self._actions.writing.discard(run.path)
         if code:
             slot.left_out[FAILED] += 1
-            # What was killed has said no reason, but maybe notes.
+            # A command that was killed has given no reason, but it may have written notes.
             killed = f"it was killed ({_name(-code)})" if code < 0 else ""
             complaint = killed or complaint or f"it ended with {code}"
         if code and not run.has_begun:
@@ -325,7 +325,7 @@ class Runs:
                 if time.monotonic() >= until:
                     self._kill(slot, run)
                     break
-                # It ends only after its text was read.
+                # The command ends only after its text was read.
                 run.read()
                 time.sleep(0.01)
             self._ended(slot, run, time.monotonic(), page=False)

@@ -30,7 +30,7 @@ from wptrace.outputs.otlp import Message
 
 QUEUE_FULL, REFUSED, REJECTED, LIMIT, ENDED = CAUSES = "queue_full", "refused", "rejected", "limit", "ended"
 """Why something is lost: no room, refused as a whole, or in part, more at once than are sent, or it was too late."""
-# Those that the protocol says to try again.
+# The status codes after which the protocol says to try again.
 _BUSY = (429, 502, 503, 504)
 _LONGEST_ANSWER = 1 << 16
 _MOST_OF_A_MESSAGE = 200
@@ -264,7 +264,7 @@ class _Connection(http.client.HTTPConnection):
     def abort(self) -> None:
         if self.line is not None:
             with suppress(OSError):
-                # That of an encrypted one would also change what its reader looks at.
+                # The shutdown() of an encrypted socket would also change what its reader looks at.
                 socket.socket.shutdown(self.line, socket.SHUT_RDWR)
 
 

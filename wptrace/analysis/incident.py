@@ -209,7 +209,7 @@ class _Look(NamedTuple):
             columns = self.columns
             queued, issued, completed = columns.queued[request], columns.issued[request], columns.completed[request]
         else:
-            # Of a request alone of which no times are known, all of it.
+            # For a lone request whose times are not known, all of it counts.
             return found or {OUTSIDE: _Part(self.own, _end(self.event) - self.event.total_ns, self.event.total_ns)}
         found[BEFORE], found[DEVICE] = (
             _Part(request, begin, end - begin) for begin, end in ((queued, issued), (issued, completed))
@@ -286,7 +286,7 @@ class _Look(NamedTuple):
         """Unless it is `known` how long its own kind takes, only others may have begun it."""
         if not parts or (known and not self._is_unusual(slowest.ns, usual.get(op, 0))):
             return None
-        # In the middle between what is usual and the slowest, as factors are compared.
+        # The limit is in the middle between the usual time and the slowest one, as factors are compared.
         limits = {name: isqrt(max(ns, _SHORTEST_NS) * slowest.ns) for name, ns in usual.items()}
         if not known:
             limits[op] = _NEVER

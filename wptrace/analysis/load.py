@@ -25,7 +25,7 @@ LOAD = Kind(
 )
 """A device as a whole, as the kernel has counted it: counters alone."""
 
-# Of requests and of the bios of stacked devices. What is before G is before the kernel's own figures.
+# Kinds of requests and of the bios of stacked devices. Time before G comes before the kernel's own figures.
 _KINDS = ("request", "layer")
 _BEFORE, _MERGED = "throttle", "merged"
 

@@ -218,7 +218,7 @@ def _with(found: Measured, labels: tuple[str, ...], columns: tuple[str, ...]) ->
                 sums = Sums(len(columns))
                 sums.count, sums.bytes, sums.buckets = one.count, one.bytes, dict(one.buckets)
                 times = [one.times[place] for place in at]
-                # What the other one does not know is part of the rest.
+                # Time that the other report does not know is part of the rest.
                 times[-1] += one.times[0] - sum(times)
                 sums.times = [one.times[0], *times]
                 sums.squares = [one.squares[0], *(one.squares[place] for place in at)]

@@ -54,9 +54,9 @@ MEANWHILE = Kind(
 )
 """The device time of another owner (or itself) during these waits."""
 KINDS = (HAD, WAITED, MEANWHILE)
-# What of the labels are owners.
+# By kind, which of the labels are owners.
 _OWNERS = {HAD: (2,), WAITED: (1,), MEANWHILE: (1, 2)}
-# Of these, whose line it is in.
+# By kind, which of these labels is the owner in whose line the group is shown.
 _WAITERS = {HAD: (2,), WAITED: (1,), MEANWHILE: (1,)}
 
 

@@ -27,7 +27,7 @@ def folded(cells: Cells, counters: Counters, top: int) -> tuple[dict[Group, dict
 
     def row(group: Group) -> Group:
         at = group.kind.owner_place
-        # What nothing was seen of in this interval has no cell, and may still have counters.
+        # An owner that was not seen in this interval has no cell, and may still have counters.
         if at is None or group.values[at] in kept.get(group.kind, ()):
             return group
         return Group(group.kind, (*group.values[:at], OTHERS, *group.values[at + 1 :]))
@@ -36,7 +36,7 @@ def folded(cells: Cells, counters: Counters, top: int) -> tuple[dict[Group, dict
     for group, found in cells.items():
         into = merged.setdefault(row(group), {})
         for name, one in found.items():
-            # What is handed in stays as it is.
+            # The caller's own distributions stay as they are.
             into[name] = one if name not in into else _sum(into[name], one)
     sums: dict[Group, Counter[str]] = {}
     for group, counts in counters.items():
@@ -47,7 +47,7 @@ def folded(cells: Cells, counters: Counters, top: int) -> tuple[dict[Group, dict
 def _largest(times: Mapping[Any, int], top: int) -> set[Any]:
     named = [one for one in times if one not in (OTHERS, NOBODY)]
     ranked = sorted(named, key=lambda one: (-times[one], str(one)))
-    # What is nobody's is none of the others.
+    # Time that belongs to nobody does not count among the others.
     return {*(ranked[:top] if top else ranked), OTHERS, NOBODY}
 
 

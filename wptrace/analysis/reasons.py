@@ -199,7 +199,7 @@ def _main(difference: Difference) -> tuple[Change, ChangePart] | None:
     """A mean that changed, with its largest part; if there is none, a stage."""
 
     def weight(change: Change, ns: float) -> tuple[bool, bool, float]:
-        # Of requests nothing is said that their operations say.
+        # Nothing is said of requests that their operations say already.
         return change.kind.book == OPERATIONS, not change.owner, abs(ns) * change.b.count
 
     real = [one for one in difference.changes if one.figures["mean"].real]

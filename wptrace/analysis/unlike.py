@@ -119,7 +119,7 @@ def _hooks(
 ) -> Iterator[Unlike]:
     seen = [{stage for stage, is_seen in observed(start).items() if is_seen} for start in (a, b)]
     for stage, other in joined.items():
-        # Where both observe it, it is up to the driver of the disk.
+        # Where both observe the stage, the driver of the disk decides.
         words = ["observed" if stage in one else "not observed" for one in seen]
         words = [f"partly in {other}" if stage in lost else word for word, lost in zip(words, mixed)]
         if words[0] == words[1]:

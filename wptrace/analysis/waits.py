@@ -111,7 +111,7 @@ def of(report: Report) -> ByGroup:
         for stage, took in stages.items():
             key = ASLEEP.group(*group.values, stage)
             if took.sum and (key in reasons or key in work or asleep.get(key)):
-                # Nobody slept where there is no figure.
+                # Where there is no figure, nobody slept.
                 slept = took.sum if stage == ASLEEP_ALONE else asleep.get(key, 0 if stage in RUNNABLE else None)
                 made = _made(report, stage, took.sum, reasons.get(key, []), slept)
                 busy = work.get(key, Counter[str]())

@@ -597,7 +597,8 @@ def _string(strings: bytes, base: Btf | None, offset: int) -> str:
 
 _Builder = Callable[[_Parser, _Head, tuple[int, ...]], Type]
 
-# By info.kind: how many words of 32 bits follow the head, how many more for each of info.vlen, the builder.
+# By info.kind: the number of 32-bit words after the head, the number of further ones for each of info.vlen, the
+# builder.
 _KINDS: Final[tuple[tuple[int, int, _Builder], ...]] = (
     (0, 0, _Parser._float),  # 0 is void, which never appears
     (1, 0, _Parser._int),

@@ -79,5 +79,5 @@ class ObjectFile:
         return WptraceError(f"{self.path} {problem}", hint=REBUILD)
 
 
-# What pyelftools lets out on damaged files is more than its own errors.
+# On damaged files pyelftools raises more than its own errors.
 _BROKEN: Final = (ELFError, struct.error, LookupError, ValueError, OverflowError, AttributeError, TypeError, OSError)

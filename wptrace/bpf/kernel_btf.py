@@ -165,7 +165,7 @@ def vmlinux() -> KernelBtf:
 def module(name: str) -> KernelBtf | None:
     """The BTF of a loaded module; None where it is built in, not loaded, or the kernel has none for modules."""
     try:
-        # What is not there may be loaded later, and loaded again it may be another one.
+        # A module may be loaded later, and when it is loaded again it may be another one.
         return _module(name, os.stat(f"/sys/kernel/btf/{name}").st_ino)  # noqa: PTH116
     except FileNotFoundError:
         return None

@@ -17,7 +17,7 @@ from wptrace.bpf.kernel_btf import KernelBtf
 from wptrace.errors import WptraceError
 
 _HEAD = struct.Struct("<III")
-# By what libbpf looks for a name (include/uapi/linux/btf.h).
+# The types that libbpf looks up by name, with their kinds (include/uapi/linux/btf.h).
 _BY_NAME: dict[type[Type], tuple[int, ...]] = {Struct: (4,), Union: (5,), Enum: (6, 19), Typedef: (8,), Func: (12,)}
 
 

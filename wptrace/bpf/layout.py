@@ -41,7 +41,7 @@ from wptrace.bpf.btf import (
 )
 from wptrace.errors import UnsupportedError, UsageError, WptraceError
 
-# With more fields a format costs more than it saves.
+# With more fields a single format string costs more than it saves.
 MAX_FLAT_FIELDS: Final = 6144
 
 _UNSIGNED: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
@@ -526,7 +526,7 @@ class _Builder:
     def _array(self, name: str, entry: Array, depth: int) -> Codec:
         element = self._btf.resolve(entry.element)
         if isinstance(element, Int) and element.size == 1 and not element.is_bool:
-            # Neither clang nor pahole sets BTF_INT_CHAR.
+            # clang and pahole do not set BTF_INT_CHAR.
             if element.is_char or element.name == "char":
                 return Text(name, entry.count)
             if not element.signed:

@@ -21,7 +21,7 @@ _LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 _LOG_TAIL = 12
 _PROGRAM = re.compile(r"prog '([^']+)': (?:BPF program load failed|-- BEGIN PROG LOAD LOG)")
 
-# What a reader can do about the refusals that are common.
+# Advice for the common refusals.
 _HINTS = (
     ("null-check it first", "this kernel hands module tracepoints pointers that may be null: check them first"),
     ("invalid CO-RE relocation", "a field or type that the program reads is not in this kernel"),
@@ -102,7 +102,7 @@ class Libbpf:
 
     def trim(self) -> None:
         """Gives the system what libbpf freed, as the kernel's types that each load reads: more than all else here."""
-        # Of glibc alone.
+        # Only glibc has this function.
         with suppress(AttributeError):
             self.lib.malloc_trim(0)
 

@@ -249,7 +249,7 @@ class Map:
     def planned_bytes(self) -> int:
         """The memory that its elements will take at the load, for all possible CPUs."""
         value = (self.value_size + 7 & ~7) * self._cpus
-        # Those of a ring are bytes, without keys and values.
+        # The elements of a ring are bytes, without keys and values.
         return self.max_entries * (self._lib.bpf_map__key_size(self._handle) * (self.type not in ARRAYS) + value or 1)
 
     def memory(self) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from wptrace.bpf import perf
 from wptrace.bpf.programs import Program
 
-# What a nanosecond is taken for at first: on a faster CPU the program runs too often, until that was seen.
+# The first guess: on a faster CPU the program runs too often, until that was seen.
 CYCLES_PER_NS = 1
 # No CPU is so slow that it would take longer for them than a tick of the scheduler.
 _FEWEST = 10_000

@@ -26,8 +26,8 @@ HEADER = 8
 BUSY = 1 << 31
 DISCARD = 1 << 30
 _LENGTH = DISCARD - 1
-# So many records a second are read without a loss, from a ring of a few megabytes on; so many where each is a line;
-# and so many of who only keeps their bytes.
+# Records per second that are read without a loss, from a ring of a few megabytes on: in general, where each is a line,
+# and where only their bytes are kept.
 RATE = 100_000
 LINE_RATE = 250_000
 RAW_RATE = 400_000
@@ -168,7 +168,7 @@ class Ring:
         headers = self._entries.headers(self._words[word : word + count * (stride >> 2)])
         ready = whole = count
         if not self._entries.whole(headers):
-            # What they are may have changed since: a busy one may be there now.
+            # A header may have changed since: a busy record may be there now.
             lengths = headers.tolist()
             ready = next((at for at, value in enumerate(lengths) if value & BUSY or value & _LENGTH != length), count)
             if ready == 0:

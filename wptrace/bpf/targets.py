@@ -35,7 +35,7 @@ def find(section: str, modules: Iterable[str]) -> Target | None:
     kind, _, name = section.partition("/")
     kernel = vmlinux()
     loaded = [(one, types) for one in modules if one and (types := module(one)) is not None]
-    # Those of a module go on where the kernel's end, and whoever looks in them looks in both.
+    # The types of a module continue those of the kernel, and a lookup in them looks in both.
     for owner, types in loaded or [("", kernel)]:
         found = types.tracepoint_type(name) if kind == "tp_btf" else types.function(name)
         if found:

@@ -70,11 +70,11 @@ LOST = -1
 """The kind of frames whose header is torn, so that nobody knows what they were."""
 SEGMENT = -2
 """Not a frame, but the beginning of another segment."""
-# So many frames in a row may have torn headers.
+# The largest number of consecutive frames with torn headers.
 _TORN = 4
 # A header by its bytes: how long, of which kind, and two checksums; or a segment. Few places look like one.
 _LIKELY = re.compile(rb"(?s)(?=...[\x00-\x01][\x01-\x0f]\x00\x00\x00|wptrace\n)")
-# So many places are looked at in a file.
+# The largest number of places in a file at which a header is looked for.
 _MOST_LIKELY = 1 << 18
 _PIECE = 1 << 20
 

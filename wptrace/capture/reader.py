@@ -42,13 +42,13 @@ _Label = TypeVar("_Label")
 _MOST_LAYOUTS, _MOST_DIFFERENT = 8, 64
 _STACK_NUMBERS, _MOST_FUNCTIONS = 1 << 16, 128
 _MOST_LABELS = 1 << 18
-# In the tables of a flight recorder.
+# The limits for the tables of a flight recorder.
 _MOST_TASKS, _MOST_FILES, _MOST_ROWS = 1 << 16, 1 << 14, (1 << 14) + 1
 _MOST_ANCHORS = 1 << 10
 # Characters of all names that are known at a time, and of one layout.
 _MOST_TEXT = 1 << 25
 _LONGEST_LAYOUT = 1 << 18
-# Of a cgroup: a path has 4096 bytes at most.
+# The longest name of a cgroup: a path has 4096 bytes at most.
 _LONGEST_NAME = 1 << 13
 _SHOWN = {"per_device": bool, "exact": bool, "hist": str, "top": int}
 _NONSENSE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, struct.error)
@@ -196,7 +196,7 @@ class _Frames:
         elif frame.kind in (Kind.INTERVAL, Kind.SUMMARY):
             return parts.add(spec.mapping(self._json(frame)), self._known)
         else:
-            # Of a kind that says nothing more here: it is what was written all the same.
+            # A frame of a kind that says nothing more here is part of what was written all the same.
             self._from.payload(frame)
         return None
 
@@ -238,7 +238,7 @@ class _Frames:
         if len(self.tasks) > _MOST_TASKS or len(self.files) > _MOST_FILES or len(self.rows) > _MOST_ROWS:
             raise ValueError("there are too many names")
         for number, devices in spec.mapping(has.get("devices", {})).items():
-            # Whoever decodes records of the layout has this list.
+            # The decoder of the layout's records shares this list.
             names = self.layouts[self._numbers[spec.integer(int(number))]].names
             found = [spec.text(name) for name in spec.sequence(devices)]
             if len(found) != len(names) or any(len(name) > _LONGEST_NAME for name in found):
@@ -273,7 +273,7 @@ class _Frames:
             self.layouts.append(found)
         if place >= _MOST_DIFFERENT:
             raise ValueError("there are too many layouts")
-        # Whoever decodes its records has this list.
+        # The decoder of its records shares this list.
         self.layouts[place].names[:] = found.names
         self._numbers.append(place)
 
@@ -381,7 +381,7 @@ class Capture(_Frames):
                 with suppress(TornError), self._sound(frame):
                     self._read_about(frame, made)
         except DamagedError:
-            # It is whole up to there.
+            # The file is whole up to there.
             if made.head is None:
                 raise
         if made.head is None and first is not None:
@@ -437,7 +437,8 @@ class Capture(_Frames):
             except TornError:
                 self._lose(frame, parts)
             except DamagedError:
-                # What a lost frame had named makes others senseless; without one, somebody has made them so.
+                # Without what a lost frame had named, others make no sense; where no frame was lost, somebody has
+                # forged them.
                 if not self.damaged:
                     raise
                 self._lose(frame, parts)
@@ -455,7 +456,7 @@ class Capture(_Frames):
 class Arriving(_Frames):
     """A capture that arrives through a channel. Its head is known once the start has come."""
 
-    # As much as is decoded at once, while nobody looks at the host's own ring. A writer packs half of it.
+    # The bytes that are decoded at once, while nobody looks at the host's own ring. A writer packs half of it.
     most_bytes = 1 << 21
 
     def __init__(self, path: Path) -> None:

@@ -35,7 +35,7 @@ class Window:
     def end(self, summary: Report) -> None:
         """Take the summary, which also has what came after the last interval."""
         if self._number in self._partial:
-            # It has what is missing as well.
+            # The summary has what is missing as well.
             return
         self.summary = summary
         if self.bounded and self.has(summary.ts_ns):

@@ -80,7 +80,7 @@ class Selection:
         for one, values in self._asked:
             plain = [int(value) for value in values] if one.number else list(values)
             if one.name == "op":
-                # One operation is a word, as in the filters of a trace.
+                # A single operation is a word, as in the filters of a trace.
                 found.update({"ops": plain} if len(plain) > 1 else {"op": plain[0]})
             else:
                 found[one.name] = plain if one.repeatable else plain[0]

@@ -36,7 +36,7 @@ from wptrace.model.tally import Tally
 
 _WORD, _WIDE, _SQUARES = 1 << 64, 1 << 96, 1 << 192
 _MOST_KINDS = 64
-# Of a kind: stages, and metrics.
+# The limits of a kind: stages, and metrics.
 _MOST_MEASURED, _MOST_LABELS = 128, 32
 # Characters of a name, and of any other text.
 _LONGEST_NAME, _LONGEST_PATH, _LONGEST_TEXT = 256, 1 << 13, 1 << 16
@@ -333,7 +333,7 @@ class Known:
         if self._unsure and "from" in has:
             self._skip(*map(integer, sequence(has["from"])))
         if self._unsure:
-            # Nobody knows which numbers these have.
+            # The numbers of these kinds are not known.
             return
         self.kinds += map(kind, sequence(has.get("kinds", [])))
         for of, *values in sequence(has.get("groups", [])):

@@ -16,7 +16,7 @@ from wptrace.model.report import BYTES, Event, Overhead, Report, arranged, since
 from wptrace.model.report import Snapshot as Sums
 
 _NOTHING = Overhead(0, 0, 0, 0, 0, 0)
-# Of distributions, with 2.6 kB each.
+# The largest number of distributions, with 2.6 kB each.
 _MOST = 1 << 16
 
 
@@ -198,7 +198,7 @@ class Singles:
             of = Group(kind, group.values)
             whole = stages[TOTAL].count
             cells[of] = {name: found for name, found in stages.items() if name in kind}
-            # What took no time is left out of those that are rare.
+            # Stages that are rare leave out what took no time.
             for found in cells[of].values():
                 found.add_zeros(whole - found.count)
             row = self._rows[group]

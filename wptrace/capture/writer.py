@@ -22,19 +22,19 @@ from wptrace.model import kind as model
 from wptrace.model.book import Cause
 from wptrace.model.report import Event, InFlight, Report, Start
 
-# What is not in the file yet: so many bytes of records or characters of events, and for so long.
+# The limits of what is not in the file yet: bytes of records or characters of events, and its age.
 _BUFFERED = 1 << 21
 _PIECE = 1 << 20
 _OLDEST_S = 1.0
 # Clocks drift: seldom by more than a microsecond in that time.
 _ANCHORED_S = 10.0
-# Of a list that nobody reads to its end so many are kept.
+# The number of entries that are kept of a list that nobody reads to its end.
 _LISTED = 4096
 # A segment is no larger and no older, by much.
 _SEGMENT_BYTES, _SEGMENT_S = 64 << 20, 600.0
 _PART = LONGEST_TEXT // 4
 _MOST_NAMES = 1 << 16
-# Of tasks, files or rows, in one frame.
+# The largest number of tasks, files or rows in one frame.
 _NAMED = 512
 _MACHINE_ID = Path("/etc/machine-id")
 
@@ -256,7 +256,7 @@ class CaptureOutput:
             self._anchor()
         rows = [_text(spec.of_cells(group, stages, self._numbers)) for group, stages in report.cells.items()]
         counters = [_text([self._numbers.group(group), dict(counts)]) for group, counts in report.counters.items()]
-        # By its number a reader knows what belongs together, also where a frame is damaged.
+        # The number of the report tells a reader what belongs together, also where a frame is damaged.
         self._reports += 1
         fields: dict[str, Any] = {
             "report": self._reports,

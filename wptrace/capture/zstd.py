@@ -15,7 +15,7 @@ TEXT = -1
 COLUMNS = -20
 """It takes 40 % of the time of -1, and a sixth more room: columns leave little to compress."""
 _LOCK = Lock()
-# Of ZSTD_getFrameContentSize: not said, and no frame.
+# The answers of ZSTD_getFrameContentSize that are no size: not said, and no frame.
 _NO_SIZES = (1 << 64) - 2
 
 

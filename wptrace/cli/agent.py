@@ -124,7 +124,7 @@ def make(command: str, settings: Settings) -> Sequence[Flow]:
         if name not in accepted:
             raise UsageError(f"{command} in the agent has no option --{name}{did_you_mean(name, accepted)}")
     options = parser.parse_args(arguments(settings))
-    # Of io alone, where it is what follows `--`.
+    # Only io has this option, for the command after `--`.
     options.workload = None
     found: Sequence[Flow] = module.flows(options)
     return found

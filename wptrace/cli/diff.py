@@ -146,7 +146,7 @@ class Against:
 
         capture = Capture(Path(file))
         try:
-            # Those of the trace are not kept.
+            # The single operations of the trace are not kept.
             self._before = read(capture, Wanted(file, singles=False))
         finally:
             capture.close()

@@ -190,7 +190,7 @@ def _flows(
     )
     found = [resolve_here(one) for one in definitions]
     labels = [{label.name for label in one.labels} for one in found]
-    # Of several flows a label has to be one of any.
+    # With several flows, a label has to be one of any of them.
     known = set().union(*labels) if len(found) > 1 else set()
     return [
         DefinedFlow(

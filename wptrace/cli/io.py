@@ -92,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
         if options.level == "block":
             code, _ = path.run(options, {"": _block(options, events)}, events, dumps=dumps)
             return code
-        # What is wrong with the options comes first.
+        # Mistakes in the options are reported first.
         why = _why_requests(options, _path(options, events, _by(options)))
         if why:
             options.level = "request"
@@ -180,7 +180,7 @@ def _why_requests(options: argparse.Namespace, flow: PathFlow) -> str:
 
     if options.level or flow.is_remote or any(getattr(options, name) for name in _NEED_OPERATIONS):
         return ""
-    # What the kernel does not permit, the start says.
+    # The start reports what the kernel does not permit.
     with suppress(WptraceError):
         if calls.are_all_that_is_left() and (price := calls.price()).is_high:
             return price.words

@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         words = [*words[1:2], "--help"]
     known = command_names()
     asked = next((word for word in words if not word.startswith("-")), "")
-    # One command is imported to be run, all of them to be listed, which takes no arguments and so no flows.
+    # Only the command that is run is imported. To list commands takes all of them, but no arguments and so no flows.
     options, unknown = parser([asked] if asked in known else known, [asked]).parse_known_args(words)
     unknown = _placed(options, unknown)
     if unknown:
@@ -213,7 +213,7 @@ def _open_streams() -> None:
         if isinstance(stream, io.TextIOWrapper) and isinstance(stream.buffer, io.RawIOBase):
             made = os.fdopen(stream.fileno(), "w", buffering, stream.encoding, stream.errors, closefd=False)
             setattr(sys, name, made)
-    # What a terminal's encoding lacks is no reason to end.
+    # A character that the terminal's encoding lacks is no reason to end.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 

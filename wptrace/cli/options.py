@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _LIVE_S = 1.0
 # A report without an interval of the user's has a column of time for each second.
 COLUMN_S = 1.0
-# As many lines as a person can read; --each and --sample have no limit by default.
+# The number of lines that a person can read; --each and --sample have no limit by default.
 _SLOW_LIMIT = 1000
 # More digits are a mistake, and int() refuses thousands of them.
 _NUMBER = re.compile(r"[0-9]{1,18}")
@@ -343,7 +343,7 @@ def stream(options: argparse.Namespace, *others: str | None) -> Iterator[TextIO]
     for other in others:
         if other and not Path(other).exists() and os.path.realpath(options.output) == os.path.realpath(other):
             raise _same(f"-o {options.output}", other)
-    # It is not cut before it is known which file it is.
+    # The file is only cut once it is known which one it is.
     fd = files.open_to_write(Path(options.output), "-o", mode=0o666)
     file = open(fd, "w", encoding="utf-8", errors="backslashreplace")  # noqa: PTH123, SIM115
     try:

@@ -31,7 +31,7 @@ _DAYS_AGO = {"today": 0, "yesterday": 1}
 _FACTOR = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,6})?")
 _SLOWEST = 0.001
 _NEVER_NS = 1 << 63
-# As many neighbours as a live trace shows.
+# The number of neighbours that a live trace shows.
 _TOP = 20
 _VIEWS = ("stages", "turns", "faults", "periods", "sizes", "stacks", "objects")
 
@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
     _require_one_form(options)
     speed = _speed(options)
     sample = 0 if options.sample is None else common.sample(options.sample)
-    # With a sample alone, nothing is slow.
+    # If --sample is alone, no operation is slow.
     slow_ns = parse_duration(options.slow) if options.slow is not None else _NEVER_NS if sample else 0
     selection = _selection(options)
     capture = Capture(Path(options.capture_file))

@@ -14,7 +14,7 @@ from wptrace.model.anchor import Anchor
 
 # Two looks at the same clocks differ by that, where nothing was stepped in between.
 _STEP_NS = 1_000_000
-# And a look at two clocks of one machine takes so long.
+# The time that a look at two clocks of one machine takes.
 _LOOK_NS = 10_000
 # A guess of more than this says nothing.
 _USELESS_NS = 1_000_000_000
@@ -37,7 +37,7 @@ def _by_ptp(anchor: Anchor, least_wall: int, most_wall: int) -> Bound | None:
     outer = anchor.outer
     if outer is None or outer.after_ns < outer.before_ns:
         return None
-    # It was read somewhere between the two looks of the guest.
+    # The clock was read somewhere between the two looks of the guest.
     least = outer.realtime_ns - most_wall - outer.after_ns - _LOOK_NS
     most = outer.realtime_ns - least_wall - outer.before_ns + _LOOK_NS
     return Bound(outer.before_ns, least, most)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 WANDER_PPM = 500
 """The largest drift of two clocks: a clock that is slewed may be made as fast as that."""
 
-# So many neighbours in time vote on which of them is true.
+# The number of neighbours in time that vote on which of them is true.
 _VOTERS = 256
 
 

@@ -29,7 +29,7 @@ FLUSH = "flush"
 _TRIED = 64
 # Fewer places that were read or written once say nothing of the offset.
 _ENOUGH = 16
-# So often one place is asked for at once.
+# The largest number of requests for one place at once.
 _AT_ONCE = 1 << 10
 # Each time more of them are known to belong together.
 _ROUNDS = 4
@@ -71,7 +71,7 @@ class Served(NamedTuple):
 class Writes:
     """When an image was written and flushed, which tells whether a flush had anything to do."""
 
-    # Of either, so many.
+    # The largest number of writes, and of flushes.
     _MOST = 1 << 15
 
     def __init__(self, served: Iterable[Served] = ()) -> None:
@@ -295,7 +295,7 @@ def _known(disk: Disk, offset_at: Callable[[int], Bound], tries: Tries, sent: Ma
         waiting: dict[int, list[int]] = {number: [] for number in theirs}
         for one in ours:
             if one in sent:
-                # What it waits for is asked for by that.
+                # The flush that it waits for asks in its place.
                 continue
             asked = disk.asked[one]
             bound = offset_at(asked.handed)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 _NEVER = 1 << 64
 _NEARLY = 0.9
-# So often an eventfd was the one before it is taken for one of a disk.
+# The number of times that an eventfd was the one before, from which on it is taken for one of a disk.
 _ENOUGH = 8
 
 

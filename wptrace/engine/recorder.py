@@ -105,7 +105,7 @@ class Recorder:
         lacking = does_not_fit(self._bytes)
         if lacking:
             raise UsageError(lacking, SMALLER)
-        # It may be a constant of the compiler.
+        # The variable may be a constant of the compiler.
         if not obj.constants.get("recording"):
             obj.rodata.recording = True
         obj.maps["recorded"].max_entries = count

@@ -8,7 +8,7 @@ from typing import NamedTuple
 # The rate that `--recorder 30s` has room for; at a higher rate its window is shorter.
 RECORDER_RATE, RECORD_BYTES = 20_000, 104
 RECORDER_SMALLEST, RECORDER_LARGEST = 1 << 20, 1 << 32
-# With a size, the age of records is not limited.
+# With a limit in bytes, the age of records is not limited.
 LONGEST_NS = 1 << 62
 
 

@@ -58,7 +58,7 @@ _CAUSES = {
     cause.name: cause
     for cause in (STATE_FULL, UNMATCHED_START, UNMATCHED_END, _INCOMPLETE, _OFF_UNKNOWN, _NO_ROW, RING_FULL)
 }
-# Those that cost a turn; the others are noted.
+# Causes that cost a turn; the others are noted.
 _LOST = (STATE_FULL, UNMATCHED_START)
 
 
@@ -121,7 +121,7 @@ class CpuFlow(Flow):
     view = "turns"
     kinds = KINDS[CPU][:1]
     hooks: tuple[Hook, ...] = (
-        # It sees ends, but starts as well: who is preempted wants the CPU again.
+        # The hook sees ends, but starts as well: a task that is preempted wants the CPU again.
         probe("switch", "switch of tasks (R, L)", "switch", _ALL, "nothing can be seen"),
         probe("wakeup", "wakeup of a task (W)", "wakeup", _ALL, "nobody is seen to wait", START),
         probe(

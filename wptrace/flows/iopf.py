@@ -102,7 +102,7 @@ def _literal(name: str) -> str:
 
 
 def _pasid(text: str) -> int:
-    # It has 20 bits.
+    # A PASID has 20 bits.
     if not text.isascii() or not text.isdecimal() or len(text) > 7 or int(text) >= 1 << 20:
         raise UsageError(f"{text!r} is not a PASID: it is a number below {1 << 20}")
     return int(text)
@@ -184,7 +184,7 @@ class IopfFlow(Flow):
 
     def _wanted(self, row: Any) -> bool:
         devices, pasids = self._filter.get("dev"), self._filter.get("pasid")
-        # As far as the programs keep a name.
+        # The programs keep only this much of a name.
         kept = self._obj.struct("iopf_row").member("dev").size - 1
         return not (devices and text(row.dev) not in [name[:kept] for name in devices]) and not (
             pasids and row.pasid not in pasids
@@ -222,7 +222,7 @@ class IopfFlow(Flow):
     def in_flight(self, at_least_ns: int) -> list[InFlight]:
         """Faults without an answer, oldest first."""
         now = time.monotonic_ns()
-        # As in the figures: who does not see H has the wait for it in handle.
+        # The same holds in the figures: without H, the wait for it is part of handle.
         waiting = "queue" if self._running.sections(_HANDLING) else "handle"
         found = []
         for key, state in self._obj.maps["pending"].items():

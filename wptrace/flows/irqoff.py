@@ -121,7 +121,7 @@ class IrqoffFlow(Flow):
         ),
         probe(_TICKS, "tick of a timer (N)", "expire", ("irqoff",), "no period can be seen"),
     )
-    # By who gets a tick at all.
+    # The filter decides which CPUs get a tick at all.
     filters = (
         Predicate(
             "cpu",
@@ -380,12 +380,12 @@ class IrqoffFlow(Flow):
                         self._sampler.attach(cpu)
                     self._watch(self._obj, cpu)
                 except LibbpfError as error:
-                    # It is on its way up, or down again: the next look decides.
+                    # The CPU is on its way up, or down again: the next look decides.
                     if error.errno != errno.ENODEV:
                         raise
 
 
-# What turns interrupts on again for others is on top of the stack at the end of a period; they are who to name.
+# Functions that turn interrupts on again for others are on top of the stack at a period's end; their caller is named.
 _HELPERS = ("_raw_", "__raw_", "raw_", "__pv_", "pv_", "native_", "__local_", "local_", "ktime_get", "read_tsc")
 NOBODY = "(user space)"
 

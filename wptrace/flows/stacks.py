@@ -39,7 +39,7 @@ _LONG_CHAIN = Cause("long_chain", "a request had more parts than can be looked a
 _CAUSES = {
     cause.name: cause for cause in (STATE_FULL, _NO_CELL, UNMATCHED_START, UNMATCHED_END, _NO_STACK, _LONG_CHAIN)
 }
-# Those that cost an I/O; the others are noted.
+# Causes that cost an I/O; the others are noted.
 _LOST = (STATE_FULL, _NO_CELL, UNMATCHED_START)
 
 
@@ -148,7 +148,7 @@ class StacksFlow(Flow):
         for name, size in sizes.items():
             obj.maps[name].max_entries = size
         obj.bss.min_ns = self._options.min_ns
-        # What its rows have says for ever by which slot they are.
+        # Rows refer to a device by its slot forever.
         self._devices.place(obj, room=_SPARE if self._devices.may_come else 0, reused=False)
         filters.apply(obj.bss, self._options.wanted, self.filters)
 

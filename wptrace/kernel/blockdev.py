@@ -117,7 +117,7 @@ def resolve(text: str, sys: Path = SYS) -> str:
             raise _missing(text)
         return folder.resolve().name
     if "/" not in text:
-        # Not the folder itself: "" and ".." are folders as well.
+        # The folder itself is not enough: "" and ".." are folders as well.
         if not (sys / "class" / "block" / text / "dev").exists():
             raise _missing(text)
         return text

@@ -46,7 +46,7 @@ class CgroupNames:
         name = self._removed(number) or self._there(number) or self._removed(number, _REMOVAL_S) or f"cgroup {number}"
         if not self._all:
             if len(self._known) >= _MOST:
-                # Those that are still there are read again.
+                # The cgroups that still exist are read again.
                 self._known = {1: "/"}
             self._known[number] = name
         return name

@@ -44,7 +44,7 @@ _TIMEX_BYTES = 208
 _UNSYNC = 0x40
 _MOST_WRONG_US = 16_000_000
 _PTP = Path("/sys/class/ptp")
-# What hypervisors call the clock that shows their own machine's time of day.
+# The names that hypervisors give the clock with their own machine's time of day.
 _OURS_BELOW = ("KVM virtual PTP", "hyperv")
 _TRIES = 5
 

@@ -112,7 +112,7 @@ def _lock(path: Path, fd: int) -> None:
         os.close(fd)
         raise UsageError(f"{path} is being written by another command: name another file") from None
     except OSError:
-        # Not every file system has locks.
+        # Some file systems have no locks.
         return
 
 

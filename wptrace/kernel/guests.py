@@ -109,7 +109,7 @@ def _descriptors(folder: Path) -> Iterator[tuple[str, Path]]:
 
 def _image(fd: Path, link: str, named: Mapping[str, str]) -> tuple[Image, int] | None:
     """Return the image of a block device or of a file on the command line, and the device that it is on."""
-    # Where only the base name is given, the process's own directory is meant, which it may have left.
+    # A bare file name is relative to the process's own directory, which it may have left.
     name = next(
         (name for name in named if name == link or (not name.startswith("/") and link.endswith(f"/{name}"))), None
     )

@@ -16,7 +16,7 @@ from wptrace.kernel import blockdev, procfs
 
 PROC = Path("/proc")
 OVERLAY = "overlay"
-# Of these another machine, the host or a process has the files.
+# File systems whose files another machine, the host or a process has.
 _REMOTE = {"nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "afs", "virtiofs", "fuse"}
 _LONGEST_NAME = 128
 

@@ -24,7 +24,7 @@ _MOST = 1 << 16
 """The number of a folder's entries that are read."""
 _LARGEST = 4 << 20
 _MOST_VOLUMES = 4096
-# As Kubernetes allows them: no underscores.
+# The names that Kubernetes allows: no underscores.
 _NAME = r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?"
 _UID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{32}"
 _POD = re.compile(rf"({_NAME})_({_NAME})_({_UID})")
@@ -33,7 +33,7 @@ _ID = re.compile(r"[0-9a-f]{64}")
 _VOLUME = re.compile(rf"/.*/pods/({_UID})/volumes/kubernetes\.io~[a-z-]{{1,63}}/({_NAME})(?:/mount)?")
 _PLAIN = re.compile(r"/?([A-Za-z0-9][A-Za-z0-9_.-]{0,127})")
 
-# What is not there, may not be read, or is no such file.
+# The errors of a file that is not there, may not be read, or has other contents.
 _WRONG = (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError)
 
 

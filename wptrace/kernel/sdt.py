@@ -119,7 +119,7 @@ def _aligned(size: int) -> int:
 
 # --- Arguments --------------------------------------------------------------------------------------------------------
 
-# By the letters that all names of a register share: %eax, %ax and %al are parts of %rax, which struct pt_regs calls ax.
+# The letters that all names of a register share: %eax, %ax and %al are parts of %rax, which struct pt_regs calls ax.
 _X86 = {
     **{part.format(letter): f"{letter}x" for letter in "abcd" for part in ("r{}x", "e{}x", "{}x", "{}l")},
     **{name: full for full in ("si", "di", "bp", "sp") for name in (f"r{full}", f"e{full}", full, f"{full}l")},

@@ -21,7 +21,7 @@ _LONGEST = 1 << 20
 # Variables of CPUs stand first, at 0 and behind; functions of the kernel itself are not far.
 _HEAD = 1 << 18
 _FUNCTION = re.compile(rb"(?!0{16})([0-9a-f]{16}) [tT] ([^\t\n]+)(\t\[\w+\])?\n")
-# What surely has the next symbol that is no other name of the same function.
+# The bytes that surely reach the next symbol that is no other name of the same function.
 _LINES = 1 << 12
 _PIECE = 1 << 20
 
@@ -101,7 +101,7 @@ def _code(text: bytes, name: str, whole: bool) -> tuple[int, int] | None:
     # An expression for whole lines takes four times as long as looking for the word.
     while place >= 0:
         match = _FUNCTION.match(text, text.rfind(b"\n", 0, place) + 1)
-        # What stands behind it may not be there yet.
+        # The line behind it may not be read yet.
         if match and match.start(2) == place + 1 and match[2] == word[1:] and (whole or _is_followed(match, text)):
             # The kernel's own symbols come by address, those of a module do not.
             behind = _of_module(text, match[3]) if match[3] else _addresses(text[match.end() : match.end() + _LINES])
@@ -139,8 +139,8 @@ def _read(path: Path) -> bytes:
         return b""
 
 
-# Where an interrupt enters the kernel. x86: by the vector, from Xen, and by FRED (6.9). arm64: 5.12 split up what were
-# el1_irq and el0_irq.
+# The functions where an interrupt enters the kernel. x86: by the vector, from Xen, and by FRED (6.9). arm64: 5.12 split
+# up what were el1_irq and el0_irq.
 _ENTRIES = (
     "asm_sysvec_",
     "asm_common_interrupt",

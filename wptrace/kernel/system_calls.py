@@ -7,7 +7,8 @@ import os
 from collections.abc import Mapping
 from functools import cache
 
-# Of x86_64 (arch/x86/entry/syscalls/syscall_64.tbl) and of aarch64 (include/uapi/asm-generic/unistd.h), or none there.
+# The numbers on x86_64 (arch/x86/entry/syscalls/syscall_64.tbl) and on aarch64 (include/uapi/asm-generic/unistd.h), or
+# none there.
 _MACHINES = ("x86_64", "aarch64")
 _NUMBERS: Mapping[str, tuple[int | None, int | None]] = {
     "read": (0, 63), "write": (1, 64), "pread64": (17, 67), "pwrite64": (18, 68), "readv": (19, 65),

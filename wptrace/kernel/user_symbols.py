@@ -20,7 +20,7 @@ from wptrace.kernel.symbols import UNKNOWN
 
 PROC = Path("/proc")
 
-# What tables of all files may take together; those that were used last are kept.
+# The memory that tables of all files may take together; those that were used last are kept.
 _LARGEST = 256 << 20
 _DELETED = " (deleted)"
 

@@ -67,7 +67,7 @@ def made(path: str) -> Made:
             guest = f"{machine.group(1)} {machine.group(2)}"
         else:
             continue
-        # What is inside of it is its own.
+        # Levels below belong to the container or guest itself.
         break
     return Made(pod, runtime, container, guest, _outermost(names, pod, runtime, guest))
 
@@ -98,7 +98,7 @@ def short(path: str) -> str:
     # systemd has no dashes in names: each is a level of a slice.
     words = [f"pod {pod.replace('_', '-')[:_POD_ID]}"] if pod else []
     words += [inside] if inside else []
-    # What runs in a container or a guest may have cgroups of its own.
+    # A container or a guest may have cgroups of its own inside.
     if inside and names[at + 1 :]:
         words.append(_unit(names[-1]))
     return " ".join(words)
@@ -122,7 +122,7 @@ def _machine(name: str, above: list[str]) -> str:
     if scope is not None:
         return f"{_RUNTIMES[scope.group(1)]} {scope.group(2)[:_ID]}"
     if _CONTAINER.fullmatch(name):
-        # Where no systemd makes them, docker and the runtimes of pods have a folder of their own.
+        # Without systemd, docker and the runtimes of pods have a folder of their own.
         runtime = "docker" if "docker" in above else "container"
         return f"{runtime} {name[:_ID]}"
     guest = _GUEST.fullmatch(_plain(name))

@@ -67,10 +67,10 @@ class Label(NamedTuple):
         if isinstance(value, str) and (
             self.type in (CPU, TASK, PASID, NUMBER) or (self.alias == OWNER and value in (OTHERS, NOBODY))
         ):
-            # What stands for all that found no row of its own.
+            # The value stands for all that found no row of its own.
             plain = None
         if self.type == STATEMENT and isinstance(value, Comm):
-            # Who works on none.
+            # A task that works on no statement has none.
             plain = None
         return {**({self.alias: self.shown(value)} if self.alias else {}), self.name: plain}
 
@@ -325,7 +325,7 @@ def fields_of(kinds: Iterable[Kind]) -> list[EventField]:
     return list({field.name: field for kind in kinds for field in kind.fields}.values())
 
 
-# By what they say, as long as somebody has them. Groups are compared so often that it has to be by identity.
+# All kinds by their contents, as long as one is in use. Groups are compared so often that it has to be by identity.
 _kinds: WeakValueDictionary[tuple[Hashable, ...], Kind] = WeakValueDictionary()
 
 

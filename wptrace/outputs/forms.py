@@ -11,11 +11,11 @@ from wptrace.model.rows import Part, Row, Rows, Shape, Source
 
 _Filled = Callable[..., str]
 
-# With more tasks, or files, than that, lines are made more slowly.
+# With more tasks or files than this, lines are made more slowly.
 _MOST_FORMS, _MOST_TEXT = 1 << 14, 1 << 24
 _MOST_TEXTS = 1 << 12
 _MOST_CODES = 1 << 8
-# As many layouts as a capture may have, and more.
+# The number of layouts that a capture may have, and more.
 _MOST_SHAPES = 1 << 7
 
 _LINES = """

@@ -174,7 +174,7 @@ class TextLines(LineOutput):
         return form
 
     def part(self, name: str, value: Any) -> str:
-        # It is the last one, of which nothing is left but what is no blank: a path begins with none.
+        # This is the last column, of which only trailing blanks are cut: a path begins with none.
         return _cell(value or _NOTHING, 0, True).rstrip()
 
     def seconds(self, second: int) -> str:

@@ -23,7 +23,7 @@ class LogFile:
         self._largest = largest
         self._kept = kept
         self._fd = -1
-        # Where it is rotated; beyond LARGEST where that failed.
+        # The size at which it is rotated; beyond LARGEST where that failed.
         self._full = largest
         self.lost = 0
         self.unrotated = 0
@@ -68,7 +68,7 @@ class LogFile:
 
     def _rotate(self, size: int) -> None:
         """A file that cannot be moved is written on, and moved when it has grown by as much again."""
-        # What moved when it failed before has left a gap: nothing older has to go for it.
+        # A move that failed half way has left a gap: no older file has to go for it.
         free = next((number for number in range(1, self._kept) if not self._numbered(number).exists()), self._kept)
         try:
             for number in range(free, 0, -1):

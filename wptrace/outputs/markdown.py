@@ -14,7 +14,7 @@ from wptrace.outputs.text import changes, diff
 from wptrace.outputs.text.changes import ratio, signed
 from wptrace.outputs.text.diff import Ending
 
-# What Markdown, HTML and GitHub (mentions, numbers of issues) make something of.
+# Characters with a meaning in Markdown, HTML or GitHub (mentions, numbers of issues).
 _SPECIAL = re.compile(r"[&<>@#|`*_~\\\[\]]")
 
 

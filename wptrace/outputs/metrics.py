@@ -34,11 +34,11 @@ from wptrace.model.kind import (
 )
 from wptrace.model.report import BYTES, Snapshot, merged
 
-# Those of which there may be any number.
+# Kinds of values of which there may be any number.
 _NO_LABELS = {TASK, COMM, FILE, CGROUP, STACK, PASID, CALL, STATEMENT}
 _NAMES = {DEVICE: "device", OPERATION: "operation", CPU: "cpu"}
 _BASE_UNITS = {"ns": "seconds", "ms": "seconds"}
-# Of one flow: more groups than these many distributions are one, `others`.
+# The limit of one flow: groups beyond this many distributions are one, `others`.
 _MOST = 20_000
 _LONGEST = 128
 
@@ -256,7 +256,7 @@ class Derived:
                 family.points.append(Point(labels, counts[BYTES], restarts=restarts))
 
     def _of_volumes(self, owned: Owners) -> None:
-        # Not a label of other metrics: their series would end when a volume is mounted.
+        # A volume is not a label of other metrics: their series would end when it is mounted.
         for device, name, *whose in owned.volumes():
             values = (("device", device), ("volume", name), *zip(owned.labels, whose))
             self._family(("volume", "info"), "gauge", "", "Volumes of pods, and their devices.").add(
@@ -278,7 +278,7 @@ class Derived:
                     into[name] = into.get(name, 0) + count
         for kind in kinds:
             for field in kind.counters:
-                # As counters are called, unless nothing has happened yet: `bytes` are there from the start.
+                # A family is named like its counter, and is there once something has happened; `bytes` from the start.
                 for group, counts in sums.get(kind, {}).items():
                     if counts.get(field.name) or field.unit == "bytes":
                         family = self._family(
@@ -408,7 +408,7 @@ def _of_owner(group: Group, owned: Owners) -> tuple[Labels, bool]:
         for place, (one, value) in enumerate(zip(group.kind.labels, group.values))
         if place != at
     ]
-    # As the one of which it is a part.
+    # A part has the name of the whole that it belongs to.
     kind = plain(group.kind.name.removeprefix("owned_"))
     return (*rest, ("kind", kind), *own), not isinstance(who, str)
 

@@ -40,7 +40,7 @@ class NdjsonOutput:
         self._stream = stream
         self._wanted = wanted
         self._title = {"flow": wanted.title} if wanted.title else {}
-        # Of all events of a group the same; of threads there is no end.
+        # All events of a group have the same labels; there is no end of threads.
         self._labels = lru_cache(_KNOWN)(self._labels_of)
         self._forms = Forms(self._form, self._line, lambda _, value: encoded(value))
 

@@ -148,7 +148,7 @@ class Otlp(Derived):
             return
         made.sum = scaled(value.sum, point.unit)
         if family.type == "summary":
-            # One bucket for all: a summary of OTLP is for quantiles, and some receivers drop a histogram without any.
+            # A single bucket: a summary of OTLP is for quantiles, and some receivers drop a histogram without any.
             made.count = value.count
             made.bucket_counts.append(value.count)
             return

@@ -20,7 +20,7 @@ from wptrace.outputs.text.changes import signed
 from wptrace.outputs.text.diff import Ending
 from wptrace.outputs.text.words import printable
 
-# Of a drawing, in its own units.
+# The sizes of a drawing, in its own units.
 _WIDTH, _HEIGHT, _LEFT, _BELOW = 560, 220, 64, 22
 _LANE = 22
 _SHADES = 9

@@ -19,7 +19,7 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 # Powers of two: 1 us to 69 s, and of anything else from 512 to 32 Mi.
 _EDGES_NS = [1 << at for at in range(10, 37)]
 _EDGES = [1 << at for at in range(9, 26)]
-# Of an event, for an exemplar; all together may have 128 characters there.
+# The fields of an event in an exemplar, with their longest values; all together may have 128 characters there.
 _EXEMPLAR = {"comm": 32, "pid": 10, "sector": 20}
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 

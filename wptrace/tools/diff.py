@@ -33,7 +33,7 @@ from wptrace.tools.singles import NONSENSE, NonsenseError
 
 BY = (COMM, CGROUP, FILE, DIR)
 """Owners that are the same in two recordings: numbers of processes are not."""
-# Of a recording: what is beyond belongs to others.
+# The limit of a recording: further classes belong to the others.
 _MOST_CLASSES = 1024
 _AT_ONCE = 1 << 14
 

@@ -146,7 +146,7 @@ class LiveJoin:
         self._host = start
         self._following.host_since_ns = time.monotonic_ns()
         self._anchors.append(_anchor())
-        # Not before: the host has to be traced when the guest's first record arrives.
+        # The order matters: the host has to be traced when the guest's first record arrives.
         self._channel.open()
 
     def event(self, event: Event) -> None:

@@ -21,7 +21,7 @@ from wptrace.model.report import Event, Report
 _BY = (PROCESS, THREAD, COMM, CGROUP, FILE, DIR, DEVICE)
 NOTE = "rows by {} are computed from the single operations and requests of the capture"
 _NAMES = {*(kind.name for kind in owners.KINDS[FILE]), OWNED_WAIT}
-# Of processes, the names of so many are remembered.
+# The largest number of processes whose names are remembered.
 _MOST = 1 << 16
 
 

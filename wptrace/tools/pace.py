@@ -62,7 +62,7 @@ class ReplayPace:
             self._reader.listen(controls.fd)
         self._reader.wait(seconds)
         if controls is not None and self._reader.heard:
-            # What went by until now is of how the screen was until now.
+            # The time that passed until now belongs to the screen as it was until now.
             self._advance()
             if not controls.take():
                 controls.leave()

@@ -34,7 +34,7 @@ def agents(proc: Path = PROC) -> list[int]:
 def _expecting(proc: Path) -> Iterator[tuple[Path, list[str]]]:
     """Commands such as `python3 /usr/bin/wptrace io` that expect the signal, with their words."""
     for folder in proc.iterdir():
-        # It may end at any moment, or belong to another user.
+        # The process may end at any moment, or belong to another user.
         with suppress(OSError, ValueError):
             if not folder.name.isdigit():
                 continue

@@ -151,7 +151,7 @@ class _Replay:
             else:
                 last = item
             if self._pace is not None and self._pace.over:
-                # What was seen until then is what is summed up.
+                # The summary is of what was seen until then.
                 last = None
                 break
         self._end(last)
@@ -238,7 +238,7 @@ class _Replay:
         for event, span in events:
             is_asked = self._window.has(event.end_ns) and self._is_selected(event)
             if self._incidents is not None:
-                # Who was under way may be anybody.
+                # Operations that were not asked for may have been under way as well.
                 try:
                     self._incidents.add(event, span, is_asked)
                 except NONSENSE as error:
@@ -314,7 +314,7 @@ class _Replay:
         if self._owned is not None:
             part = owned.without(part)
         if self._wanted.intervals and (not self._of_singles or self._pace is not None):
-            # As a live screen has it.
+            # The report is given as a live screen has it.
             self._output.interval(part if self._pace is None else self._with_verdict(part))
 
     def _of_lately(self, report: Report) -> Report:

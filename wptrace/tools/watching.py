@@ -28,7 +28,7 @@ def watch(seconds: float) -> list[Seen]:
             try:
                 found = resolve_here(shipped.find(name)).points
             except (UsageError, UnsupportedError):
-                # What it lacks is shown along with the others.
+                # The list shows what the kernel lacks along with the others.
                 continue
             points += [(name, point, _attached(point, shared, cleanup)) for point in found if point.attachments]
         before = [0 if program is None else program.statistics().run_count for _, _, program in points]

@@ -24,7 +24,7 @@ OPERATION, SYNC, SWITCH, FROZEN, THROTTLE = "operation", "sync", "switch", "froz
 ENDING = (OPERATION, SYNC, "sync.whole", "sync.aio", "sync_file_range", "pagefault", "swapin")
 # Modules of journals, and the file systems that use them.
 JOURNALS = {"jbd2": {"ext3", "ext4", "ocfs2"}, "xfs": {"xfs"}, "btrfs": {"btrfs"}}
-# By function: its module, and a description.
+# The module and a description, by function.
 _WAITS = {
     "jbd2_log_wait_commit": ("jbd2", "wait for a commit of ext4's journal", "wait for a commit of ext4's journal"),
     "wait_transaction_locked": (

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from wptrace.capture.layout import Described
 
 _HALF = (1 << 32) - 1
-# By the clocks of two CPUs a point may seem to come after the end; it is taken to come with the end.
+# If two CPUs' clocks differ, a point may seem to come after the end; it is taken to come with the end.
 _LATER = _HALF - 0xFFFFF
 _NO_TASK = (0, "", "")
 _NO_SECTOR = (1 << 64) - 1
@@ -91,7 +91,7 @@ class Recorded:
         ages = _before(record[self._end_at], points(record))
         start = ages[0]
         if ages != sorted(ages, reverse=True):
-            # What seems to come earlier than the point before it comes with that.
+            # A point that seems to come earlier than the one before it is taken to come with that.
             ages = list(accumulate(ages, min))
         stages = dict(zip(names, map(sub, ages, ages[1:])))
         # An asynchronous operation ends when it is reported: no task runs again and returns.

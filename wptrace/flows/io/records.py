@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # The kernel's value.
 _NO_SECTOR = (1 << 64) - 1
 _CHAIN = "cpus."
-# By number (include/linux/interrupt.h), the same on all supported kernels.
+# Indexed by number (include/linux/interrupt.h), the same on all supported kernels.
 _SOFTIRQS = ("HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU")
 # Other names in stories.
 _IN_STORIES = {"irq_delay": "irq_off"}

@@ -520,10 +520,10 @@ WORK_BY_NAME = {reason.name: reason for reason in WORK}
 
 # Programs of BPF lie between the functions that they observe, and faults of a buffer in the middle.
 _ASIDE = ("bpf_", "__bpf_", "asm_exc_page_fault")
-# What all stacks of system calls end with; 5.10 shows a kretprobe as the function behind it.
+# The functions with which all stacks of system calls end; 5.10 shows a kretprobe as the function behind it.
 _ENTRIES = ("do_syscall_64", "el0_svc", "el0_svc_common", "elfcorehdr_read")
 _INTERRUPT = re.compile(r"(asm_)?sysvec_\w+|(asm_)?common_interrupt|(__)?irq_exit_rcu|el1h_64_irq\w*|el1_interrupt")
-# Who takes a lock is what matters; some kernels have these in the stack, others leave them out.
+# The function that takes a lock is what matters; some kernels have these in the stack, others leave them out.
 _LOCKS = re.compile(r"rwsem_down_(read|write)_slowpath|down_(read|write)\w*|_*mutex_lock\w*|schedule\w*")
 
 

@@ -63,7 +63,7 @@ class WaitStacks:
         generation, place = divmod(number - 1, self.places)
         values = self._values(place)
         if values[self._generation] != generation:
-            # It was freed long ago.
+            # The stack was freed long ago.
             return ()
         if self._symbols is None:
             self._symbols = KernelSymbols()

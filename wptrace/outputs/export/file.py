@@ -50,7 +50,7 @@ class ExportFile:
     def open(self) -> BinaryIO:
         """Start to write a temporary file; `commit` renames it."""
         if self._file is None:
-            # Whose name it would be that somebody put there: no link is followed, nothing is overwritten.
+            # Somebody else may have put a file under this name: no link is followed, nothing is overwritten.
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             try:
                 self._file = os.fdopen(os.open(self._temporary, flags, _MODE), "wb")
@@ -82,7 +82,7 @@ class ExportFile:
         file, self._file = self._file, None
         with suppress(OSError):
             self._temporary.unlink()
-        # What is left in its buffer may fit no disk.
+        # The disk may have no room for the rest of the buffer.
         with suppress(OSError):
             file.close()
 

@@ -41,7 +41,7 @@ class ExportFolder(ExportFile):
 
     def discard(self) -> None:
         self.discarded = True
-        # Of this process alone, as it has made it: after a commit there is none.
+        # Only a folder that this user has made is removed: after a commit there is none.
         if (
             self._temporary.is_dir()
             and not self._temporary.is_symlink()

@@ -36,7 +36,7 @@ class Lanes:
                 return lane
         if most is not None and len(ends) >= most:
             return None
-        # Of an owner that may have none, nothing is kept.
+        # For an owner that may have no lane, nothing is kept.
         self._ends[owner] = ends
         ends.append(end_ns)
         return len(ends) - 1

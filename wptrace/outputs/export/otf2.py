@@ -25,10 +25,10 @@ _RESOLUTION = 1_000_000_000
 # The least that the library takes: each location has a buffer of its own, and a file.
 _CHUNK = 1 << 18
 _LOCATIONS = 256
-# Of those of one thread, and of those that are shared, which come on top.
+# The largest number of lanes of one thread, and of shared ones, which come on top.
 _LANES, _SHARED = 128, 256
 _LONGEST = 4096
-# What a location is named by.
+# The fields that name a location.
 _WHERE = {"comm", "pid", "tid"}
 
 
@@ -132,7 +132,7 @@ class Otf2Export(Export):
             lines.append(f"{self._left_out:,} events are left out: too many were under way at once")
         with self._written():
             self._writer.description = "\n".join(map(printable, lines))
-            # It takes the time of its own first line, and traces may be replayed.
+            # The writer takes the time of its own first line, but traces may be replayed.
             first = self._writer._first_timestamp
             self._writer._realtime_timestamp = 0 if first is None else first / _RESOLUTION
             self._end()

@@ -19,7 +19,7 @@ COLUMNS = 256
 BUCKETS = 200_000
 # Columns of events are no shorter than that.
 _SHORTEST_NS = 10_000_000
-# So many devices and owners have times of their own, of so many that came first.
+# The number of devices and owners with times of their own, chosen among so many that came first.
 _APART, _CANDIDATES = 24, 400
 # Points of a map, some 25 bytes each.
 _PLACES = 16_000
@@ -52,7 +52,7 @@ class _Sparse:
 
 _Stages = dict[Any, dict[str, _Sparse]]
 """Stages by group, and those of events also by owner."""
-# Which field of an event says whose it is, by what owners are told apart.
+# The field of an event that names its owner, by the kind of owners.
 _OWNERS = {"process": "pid", "thread": "tid", "comm": "comm", "cgroup": "cgroup", "file": "path", "statement": "owner"}
 
 
@@ -102,7 +102,7 @@ class Times:
         self._add(begin_ns, report.ts_ns, rest, sums.moved(report) - self._bytes_so_far)
         if len(self._columns) > 1:
             *earlier, last, short = self._columns
-            # What is left of a second at the end would be drawn as a fall.
+            # The rest of a second at the end would be drawn as a fall.
             if short.end_ns - short.begin_ns < (last.end_ns - last.begin_ns) / 2:
                 self._columns = [*earlier, _both(last, short)]
         ranked = sorted(apart, key=lambda group: -apart[group].sum)
@@ -166,7 +166,7 @@ class Singles:
             self._known.add(group)
         cells = self._columns[at].setdefault(group, {})
         for name, ns in stages.items():
-            # Of a stage without time there is nothing: those are as many as are lacking.
+            # A stage without time has no entry: as many are lacking as had no time.
             if ns > 0 or name == TOTAL:
                 one = cells.get(name)
                 if one is None:

@@ -24,7 +24,7 @@ from wptrace.outputs.text.words import printable
 _WRITER = 1
 _REALTIME, _BOOTTIME = 1, 6
 _LONGEST = 4096
-# Of events that overlap, on a thread or a device; and of all: a capture may say anything.
+# The largest number of overlapping events on a thread or a device; and of tracks: a capture may say anything.
 _LANES, _TRACKS = 1024, 1 << 16
 _GUEST, _HOST = _SIDES = "guest", "host"
 """Machines of one trace."""

@@ -20,7 +20,7 @@ _PAGE, _FAULT = Noun("page"), Noun("fault answered", "faults answered")
 _HEADER = (
     f"  {'stage':<7} {'count':>9} {'mean':>8} {'stddev':>8} {'p50':>8} {'p90':>8} {'p99':>8} {'p99.9':>8} {'max':>8}"
 )
-# With more devices and address spaces than this, histograms would take too much room.
+# Beyond this number of devices and address spaces, histograms would take too much room.
 _DRAWN = 8
 _LISTED = 50
 

@@ -18,13 +18,13 @@ from typing import Any, Callable, TextIO
 
 from wptrace.outputs.text.live import LEAVE
 
-# What would end the process and leave the terminal as it is; those that end a trace are engine/signals.py's.
+# Signals that would end the process and leave the terminal as it is; those that end a trace are engine/signals.py's.
 _FATAL = ("SIGQUIT", "SIGABRT", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGUSR2", "SIGXCPU")
 # The rest of a key's bytes may come later, as on a slow line.
 _REST_S = 0.05
 _READ = 1024
 
-# What terminals send, by the last characters; modifiers stand between and make no difference here.
+# Keys by the last characters that terminals send; modifiers stand between and make no difference here.
 _LETTERS = {"A": "up", "B": "down", "C": "right", "D": "left", "H": "home", "F": "end", "Z": "tab"}
 _NUMBERS = {"1": "home", "4": "end", "5": "pgup", "6": "pgdn", "7": "home", "8": "end"}
 _PLAIN = {
@@ -86,7 +86,7 @@ class Keyboard:
     def start(self) -> None:
         handlers = {getattr(signal, name): self._on_fatal for name in _FATAL}
         for number, handler in {**handlers, signal.SIGTSTP: self._on_stop, signal.SIGCONT: self._on_continue}.items():
-            # What a parent wants ignored stays so, as Ctrl-Z where there is no job control.
+            # A signal that a parent wants ignored stays so, as Ctrl-Z where there is no job control.
             if signal.getsignal(number) in (signal.SIG_DFL, None):
                 self._before[number] = signal.signal(number, handler)
         self._take()
@@ -107,7 +107,7 @@ class Keyboard:
     def _release(self) -> None:
         """Restore the terminal. A signal handler may come here at any point: nothing is written to buffers."""
         saved = self._saved
-        # In the background another process has it, and changing it then stops the caller.
+        # In the background the terminal belongs to another process, and a change would stop the caller.
         if saved is not None and self._foreground():
             with suppress(termios.error, OSError):
                 termios.tcsetattr(self._fd, termios.TCSANOW, saved)
@@ -162,7 +162,7 @@ class Keyboard:
     def fd(self) -> int:
         """Readable when a key came; negative while the terminal is not ours."""
         ours = not self._left and self._foreground()
-        # Who is brought to the foreground while it runs hears of it by no signal.
+        # A process that is brought to the foreground while it runs gets no signal.
         if ours and not self._ours:
             self._take()
         self._ours = ours

@@ -15,10 +15,10 @@ from wptrace.outputs.text.tables import Style
 from wptrace.outputs.text.words import columns, ends, head, padded, printable
 
 _TITLE, _HAD = "neighbours", " the device had"
-# What a line has behind the name, and the device's name; the rest is who had the device meanwhile.
+# The widths of what a line has behind the name, and of the device's name; the rest is who had the device meanwhile.
 _NAME, _DEV, _WIDEST = 30, 10, 48
 _MEANWHILE = 34
-# Who had less of it is not named.
+# Owners with a smaller share are not named.
 _SHARE = 0.01
 
 

@@ -24,15 +24,15 @@ from wptrace.outputs.text.view import Forms, View
 # This many records are kept, and this many of them stand below the tables.
 _LAST_STORIES = 50
 _LAST_EVENTS = 5
-# So many operations have a line of how their times went.
+# The number of operations with a line of how their times went.
 _TRENDS = 3
-# What was found in flight stays on a live screen for that long, unless something newer takes its place.
+# The time for which I/O in flight stays on a live screen, unless something newer takes its place.
 _STUCK_SHOWN_NS = 5_000_000_000
-# What bars are made of where the output's encoding has no blocks.
+# The characters of bars, and what they become where the output's encoding has no blocks.
 _BLOCKS = "▏▎▍▌▋▊▉█"
 _WITHOUT_BLOCKS = str.maketrans(dict.fromkeys(_BLOCKS, "#"))
 _WIDTH = 100
-# What goes first where lines are few.
+# The part that goes first where lines are few.
 _IDLE = "stages that took no time"
 
 
@@ -281,12 +281,12 @@ class TextOutput:
 
     def _tables(self, width: int, height: int) -> list[str]:
         report = self._drawn
-        # Also where the tables stay as they are: for those who go on to the list of rows.
+        # The report is arranged even if the tables stay as they are: for those who go on to the list of rows.
         of = None if report is None or self._keyboard is None else self._state.arranged(report)
         of = of if self._view.arranges else None
         if self._is_terse:
             sections = self._sections(width, of, terse=True)
-            # With more lines it would not fit either, so it is not asked for.
+            # The full form, with more lines, would not fit either, so it is not made.
             if not screen.fits(sections, height):
                 return screen.fit(sections, height, [_IDLE])
         whole = self._sections(width, of)
@@ -305,7 +305,7 @@ class TextOutput:
         _, recent, found, at_ns = self._shown
         report, back = self._drawn, self._state.back
         if back:
-            # Those that were shown then are on the page of stories.
+            # The events that were shown then are on the page of stories.
             recent, found = (), ()
         sections = dict(self._view.sections(report, recent[-_LAST_EVENTS:], width, terse, of))
         if report is not None and self._introduction:

@@ -16,11 +16,11 @@ from wptrace.outputs.text.tables import Style, tables, whole
 from wptrace.outputs.text.words import columns, ends, head, padded, printable
 
 _UNDER_WAY = "under_way"
-# What a line has behind the name, and of which device it is.
+# The widths of what a line has behind the name, and of the device.
 _FIGURES = 55
 _DEV = 10
 _NARROWEST = 14
-# And of a stage, where there are no bytes.
+# The width of a stage, where there are no bytes.
 _STAGE = 9
 _WIDEST = 60
 # A shorter part of a command line is useless.

@@ -33,10 +33,10 @@ HELP = (
 )
 CHOSEN, OTHER = "> ", "  "
 _HELP_WIDTH = 100
-# What a row has behind its name.
+# The width of what a row has behind its name.
 _FIGURES = 49
 _NAME, _WIDEST = 24, 60
-# Where there is no room for all of them, the last ones are left out.
+# If there is no room for all of the keys, the last ones are left out.
 _KEYS = {
     screen_state.TABLES: "?:help q:quit Tab:stories Enter:rows o:owners b:group d:apart s:sort <:back p:pause /:filter",
     screen_state.ROWS: "?:help q:quit Esc:back Enter:look Up/Down:choose s:sort /:filter <:back p:pause",

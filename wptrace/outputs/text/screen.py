@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from wptrace.outputs.text.view import Forms
 
-# In the order from top to bottom.
+# The sections in the order from top to bottom.
 SECTIONS = (
     "title", "time", "load", "verdict", "past", "stuck",
     "operations", "page-cache hits", "layers", "block requests", "waits of tasks", "writeback",
@@ -21,7 +21,7 @@ _TOGETHER = (("title", "time", "load", "verdict", "past"), ("accounting", "losse
 
 _TOO_LOW = "(the terminal is too low for more)"
 
-# What gives way when it gets tight, first come first: to which form each section is cut.
+# The steps to save lines, in this order: the section, and the form to which it is cut.
 STEPS = (
     ("title", 1),
     ("accounting", 1),

@@ -17,7 +17,7 @@ from wptrace.outputs.text import owners, words
 TABLES, ROWS, ROW, STORIES = "tables", "rows", "row", "stories"
 
 Order = Callable[[Report, Group, Row], float]
-# By what rows are sorted; without a name, as they come.
+# The values by which rows are sorted; without a name, the order stays as it is.
 ORDERS: dict[str, Order | None] = {
     "": None,
     "time": lambda report, group, row: row.distribution.sum,
@@ -76,7 +76,7 @@ class ScreenState:
         self.hidden = 0
         """How many rows the filter leaves out."""
         self._metrics: dict[Group, list[str]] = {}
-        # What is known of waits stays together.
+        # Waits and what is known of them stay together.
         self._kinds = frozenset((*kinds, WAITS, ASLEEP))
         self._place = kinds[0].labels[0].name if kinds and _is_place(kinds) else ""
         self._groupings = _groupings(kinds, self._place) if groups else [((), frozenset[str]())]
@@ -197,7 +197,7 @@ class ScreenState:
         """Return the report by the chosen labels, filtered and sorted."""
         names = self._groupings[self._grouping][1]
         found = report.without({self._place}) if self._place and not self.per_device else report
-        # What has counters alone has other labels than these.
+        # Groups that have counters alone have other labels than these.
         found = found.without(names, self._kinds) if names else found
         tables: dict[Group, list[Row]] = {}
         for row in found.rows:
@@ -212,7 +212,7 @@ class ScreenState:
         counters = found.counters
         if self.needle:
             counters = neighbours.only(counters, self._named)
-            # What is not there at all has no line; what is merged or transferred belongs to a row.
+            # A device that is not there at all has no line; what is merged or transferred belongs to a row.
             counters = {one: counts for one, counts in counters.items() if one.kind is not LOAD or self._matches(one)}
         return found.only(self.rows)._replace(counters=counters)
 

@@ -31,7 +31,7 @@ from wptrace.outputs.text.tables import Style, Table, compact, stages, whole, wi
 from wptrace.outputs.text.view import Forms, View
 from wptrace.outputs.text.words import columns, ends, head, padded, printable
 
-# What a section of a live screen is called.
+# The titles of a live screen's sections.
 _SECTIONS = {
     "operation": "operations",
     "hit": "page-cache hits",
@@ -41,7 +41,7 @@ _SECTIONS = {
 }
 _REQUESTS = "block requests"
 _COMMANDS = 1024
-# What --by may be.
+# The values of --by.
 _DEVICE = "device"
 _OWNERS = {
     "owned_operation": "owners of operations",

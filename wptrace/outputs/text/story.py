@@ -19,7 +19,7 @@ _INDENT = "    "
 _LARGE = 0.05
 _REQUEST = "request"
 _NOUNS = {"hit": " hit", _REQUEST: " request"}
-# What comes and goes on a CPU has a name, what a task does a pid as well.
+# The words for what was in the way: an interrupt has a name, a task has a pid as well.
 _IN_THE_WAY = {
     "preempted": "preempted {ns} by {who}{cpu}{times}",
     "hardirq": "hardirq {ns}{cpu}: {who}{times}",
@@ -42,7 +42,7 @@ _NO_STATEMENT = {
     "unread": "its statement could not be read",
 }
 _CHILDREN = 8
-# So many functions of a stack say where a task slept, unless all are wanted.
+# The number of functions of a stack that say where a task slept, unless all are wanted.
 _FUNCTIONS = 4
 _POINTS = (("Q", "queued"), ("G", "got"), ("D", "issued"), ("H", "handed"), ("S", "seen"), ("C", "completed"))
 _OTHER = "{kind} {ns}{cpu}: {who}{times}"
@@ -113,7 +113,7 @@ def strip(parts: list[Part], width: int) -> str:
     shares = [round(min(max(part.share, 0.0), 1.0) * room) for part in parts]
     if not any(shares):
         return ""
-    # What rounding left over, or took too much, is least noticed there.
+    # The error of rounding is least noticed in the largest part.
     while rest := room - sum(shares):
         largest = shares.index(max(shares))
         shares[largest] = max(shares[largest] + rest, 0)
@@ -167,7 +167,7 @@ def _statement(fields: Mapping[str, Any], width: int | None) -> Iterator[str]:
 
 
 def _file(fields: Mapping[str, Any], width: int | None) -> Iterator[str]:
-    # What is swapped in is of no file.
+    # A page that is swapped in belongs to no file.
     if "path" not in fields or not (fields["path"] or fields.get("inode")):
         return
     behind = "  (deleted)" if fields.get("deleted") else ""

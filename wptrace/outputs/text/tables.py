@@ -15,7 +15,7 @@ from wptrace.model.report import BYTES, UNTIMED, Report, Row
 from wptrace.outputs.text import words
 from wptrace.outputs.text.words import bar, columns, padded
 
-# With the widest figures that a trace can bring a line has 79 columns, the bar takes what is left.
+# A line with the widest figures that a trace can bring has 79 columns; the bar takes what is left.
 _FIGURES = (("mean", None), ("p50", 50.0), ("p99", 99.0))
 _MORE_FIGURES = (("mean", None), ("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99.9", 99.9))
 _ROOM_FOR_MORE = 110
@@ -25,7 +25,7 @@ _STAGE = 12
 # Two tables beside each other, where each still has a bar.
 _ROOM_FOR_TWO = 158
 _BETWEEN = "  "
-# Of a stage: a smaller one is not shown.
+# The smallest share of a stage that is shown.
 _LEAST_PART = 0.005
 # So much of what it did on the CPU is named.
 _WORKS, _LEAST_WORK = 3, 0.05
@@ -84,13 +84,13 @@ def one(
     """The table of one; what stages were `made` of is the same for all of a report."""
     many = wide(report) and style.width >= _ROOM_FOR_MORE
     yield _title(group, rows, report)
-    # Of those that were only asked for, as flushes.
+    # The table may only have events that were asked for, as flushes.
     if not any(row.distribution.count for row in rows):
         return
     names_width = max(_STAGE, *(len(row.metric) for row in rows))
     yield f"  {'stage':<{names_width}} {'count':>11}{''.join(f' {name:>8}' for name in _names(many))} {'share':>6}"
     names = {metric.name for metric in group.kind.interference}
-    # Not every disk and kernel shows H.
+    # Some disks and kernels do not show H.
     exact = wide(report) or any(stage.end.letter == "H" for stage in group.kind.stages)
     interference = [row for row in rows if row.metric in names]
     for row in rows:

@@ -19,7 +19,8 @@ from wptrace.outputs.text.words import bar, head, padded, printable
 _WORST = 10
 _BAR = 20
 _NAME = 28
-# What a row has behind the name: its waits and what it ran, and where there is room medians of other stages.
+# The widths of what a row has behind the name: its waits and what it ran, and where there is room other stages'
+# medians.
 _FIGURES = 58
 _MEDIANS = 20
 _LEAST_NAME = 12

@@ -164,13 +164,13 @@ def _behind(finding: Finding, dates: bool) -> str:
     return f"{figures['share']:.0%} of the time of operations ({took}) was spent behind {filled}"
 
 
-# So many of the parts of a stage are named, from this share on.
+# The number of parts of a stage that are named, and the smallest share of one.
 _PARTS, _PART = 3, 0.05
 # The machine's own limit moves a little all the time; that of a cgroup is a part of it.
 _OF_MACHINE = 0.75
-# From this share on, the part without a known owner is named.
+# The share from which on the part without a known owner is named.
 _UNKNOWN = 0.05
-# Of books.
+# The singular of a book's name.
 _NOUNS = {"operations": "operation", "requests": "request"}
 
 

@@ -33,7 +33,7 @@ _VMSTAT = Path("/proc/vmstat")
 _LISTED = 64
 # Stacks of rows that left, of which the longest are kept.
 _LEFT = 1024
-# Where so much of a table is taken, room is made before others find none.
+# The fill level of a table from which on room is made, before others find none.
 FULL = 1 / 2
 _GONE = 1 << 63
 """The key of no row."""
@@ -210,7 +210,7 @@ class Waits(Part):
         if not counts["limit"]:
             return made
         known = self._limits.setdefault(group, Counter())
-        # That of the machine is a level, so it counts for the waits since the last look.
+        # The machine's limit is a level, so it counts for the waits since the last look.
         if counts["waits"] != known[COUNT]:
             known[MACHINE] += (counts["waits"] - known[COUNT]) * _machine_limit() * _PAGE
             known[COUNT] = counts["waits"]
