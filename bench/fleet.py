@@ -85,7 +85,7 @@ def _rows(file: Path, hosts: int, start_s: int, seconds: int, week: int, batch: 
 
 
 def clickhouse(file: Path, hosts: int, seconds: int) -> None:
-    # It has no types.
+    # The module has no types.
     chdb: Any = import_module("chdb.session")
     with tempfile.TemporaryDirectory() as folder:
         session, batch = chdb.Session(folder), Path(folder, "batch.tsv")

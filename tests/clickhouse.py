@@ -22,12 +22,12 @@ _DDL = Path(__file__).resolve().parents[1] / "contrib" / "clickhouse" / "wptrace
 
 class ClickHouse:
     def __init__(self, folder: Path) -> None:
-        # It has no types.
+        # The module has no types.
         chdb: Any = import_module("chdb.session")
         self._session = chdb.Session(str(folder))
         self.run("CREATE DATABASE IF NOT EXISTS fleet")
         self.run("USE fleet")
-        # As the times that tests give.
+        # The times that tests give are in UTC.
         self.run("SET session_timezone = 'UTC'")
 
     def create(self) -> None:

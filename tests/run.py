@@ -139,7 +139,7 @@ def guests(every: bool = False) -> list[Job]:
     jobs = []
     folder = ["tests/kernel"]
     kernels = [kernel for kernel in KERNELS if not kernel.running]
-    # Which tests of which files: only one of the guests runs those on the instruction clock.
+    # The marks and files of each part: only one of the guests runs the tests on the instruction clock.
     parts = {
         kernels[0].name: ("each_kernel and not one_kernel", _with("each_kernel", folder)),
         ONE: ("guest and one_kernel", folder),

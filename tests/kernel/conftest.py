@@ -233,7 +233,7 @@ def writeback_flow(_shared: Shared) -> Running:
     return _shared.of(writeback=True)
 
 
-# In the order in which they run.
+# The shared sessions, in the order in which they run.
 SHARED = ("path_flow", "writeback_flow")
 
 

@@ -96,7 +96,7 @@ def test_what_a_trigger_loads_sees_every_read_of_its_time(disk: Disk, tmp_path: 
             **dict.fromkeys(("running", "daily", "budget", "failed"), 0),
         }
         assert scrape(status, disk, first + seen) == first + seen == 350
-        # It is counted, but does not prolong the run.
+        # The second call is counted, but does not prolong the run.
         pull(agent, "slow")
         wait_until(lambda: loaded(status)["running"] == 1, "the trigger that it ignores")
         wait_until(lambda: loaded(status)["loaded"] == 0, "the end of the run")
@@ -131,7 +131,7 @@ def test_a_kill_leaves_nothing_that_traces(disk: Disk, tmp_path: Path) -> None:
         assert Path("/proc", child).exists()
         agent.kill()
         wait_until(lambda: not Path("/proc", child).exists(), "the end of the command")
-    # What was written so far is readable.
+    # The part that was written so far is readable.
     (dump,) = tmp_path.glob("wptrace-*.wpt")
     assert wptrace("replay", str(dump), "--json").returncode == 0
 

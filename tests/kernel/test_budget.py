@@ -277,7 +277,7 @@ def test_hooks_go_and_come_back(disk: Disk) -> None:
         assert not loaded.obj.bss.no_operations
         shedder.restore(each)
         assert (loaded.obj.data.slow_ns, loaded.obj.bss.sample) == (0, 7)
-        # What a CPU was doing when the hooks went is over by now.
+        # Periods of CPUs that were under way when the hooks went are over by now.
         states = loaded.obj.maps["cpu_states"]
         before = states[0]
         for cpu in before:

@@ -150,7 +150,7 @@ def test_files_are_seen_also_where_their_file_system_is_a_module(loop: Disk, tmp
     assert finished == {job["read"]["total_ios"]} == {100}
 
 
-# As a container of contrib/kubernetes: a cgroup namespace, one writable folder, no new privileges.
+# The unit is like a container of contrib/kubernetes: a cgroup namespace, one writable folder, no new privileges.
 _POD = """
 mount --bind "$0" "$0" && mount --bind / /mnt && mount -o remount,bind,ro /mnt || exit 99
 mount --rbind /proc /mnt/proc && mount --rbind /sys /mnt/sys && mount --rbind /dev /mnt/dev || exit 99

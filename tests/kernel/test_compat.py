@@ -19,7 +19,7 @@ from wptrace.flows.io import hooks as io_hooks
 from wptrace.flows.io import operations as io_operations
 
 READS, WRITES, OTHERS, BLOCK = 40, 30, 25, 4096
-# Where the file is mapped; its buffer follows.
+# The address at which the file is mapped; its buffer follows.
 _BASE = 0x10000
 _MEMORY = 0x8000
 _PATH, _CODE = 0x60, 0x100

@@ -98,7 +98,7 @@ class Worker:
         """Wait until the worker has done its work and sleeps."""
         assert said(self.process) == "done\n"
         wait_until(lambda: self._proc("stat").partition(") ")[2].startswith("S"), "the worker to sleep")
-        # It may still be about to leave its CPU. Running there ensures that it has.
+        # The task may still be about to leave its CPU. Running there ensures that it has.
         before = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {PLACE})
         os.sched_setaffinity(0, before)
@@ -182,14 +182,14 @@ def test_it_counts_what_the_scheduler_counts(
         found = flow.snapshot()
         end = time.monotonic_ns()
         book = flow._obj.maps["books"].summed(0)
-        # It may have lost its CPU once more before it slept.
+        # The task may have lost its CPU once more before it slept.
         most = worker.scheduled().turns - before.turns
     lossless(found)
     turns = after.turns - before.turns
     assert turns > 0
     unseen = sum(noted(found).values())
     assert turns - unseen <= found.books[REQUESTS].started == found.books[REQUESTS].finished <= most
-    # As counted, before corrections.
+    # The book is as counted, before corrections.
     assert abs(book.started - book.finished) <= unseen
     (group,) = found.cells
     assert group.label("task") == Task(worker.name, worker.pid)

@@ -13,7 +13,7 @@ from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, setting
 from tests.kernel.trace import check, wptrace
 
-# What the kernels of the matrix lack. The running one permits neither kind, as hardened production kernels do.
+# The features that kernels of the matrix lack. The running one permits neither kind, as hardened production kernels do.
 LACKING = {"5.10": {"task_storage", "exchange"}, "": {"fentry", "fexit", "kprobe", "kretprobe"}}
 # Interfaces whose operations are seen only as requests.
 ASYNCHRONOUS = {

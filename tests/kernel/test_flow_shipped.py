@@ -121,9 +121,9 @@ def test_packets() -> None:
         assert requests["finished"] == packets, (requests, grown)
     reasons = [row["labels"].get("reason") for row in received["rows"] if row["stage"] == "total"]
     if any(reason not in (0, "0", None) for reason in reasons):
-        # From 5.17 on.
+        # Reasons are there from 5.17 on.
         assert "drop_reason_no_socket" in reasons
-    # Those of TCP; datagrams in one piece are copied without that tracepoint.
+    # Only TCP is counted; datagrams in one piece are copied without that tracepoint.
     assert _counted(received, "user") == 200
     # All 200 writes are acknowledged; of each socket one at a time is timed.
     finished = acknowledged["requests"]["finished"]

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.one_kernel
 GOLDEN = Path(__file__).parent / "golden"
 # Fields whose values are words of wptrace, or names made like those.
 _WORDS = {"kind", "dev", "op", "stage", "rule", "flow", "level", "by", "sampled", "controller", "interface", "step"}
-# What identifies an object in a list.
+# The fields that identify an object in a list.
 _NAMES = (("rule",), ("flow", "level"), ("kind",))
 # Stages that few operations have, and other fields that are rare or depend on the kernel.
 _SPARSE = "hardirq|softirq|irq_delay|preempted|journal|layers|unattributed|unknown|submit|tag|wbt|io_\\w+"

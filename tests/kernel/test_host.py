@@ -16,7 +16,7 @@ from tests.kernel.disks import Disk, loop_device
 from tests.kernel.trace import Trace
 from wptrace.kernel import guests
 
-# It traces the whole machine, which only tests in guests may do.
+# The module traces the whole machine, which only tests in guests may do.
 pytestmark = [pytest.mark.guest, pytest.mark.one_kernel]
 
 READS = """

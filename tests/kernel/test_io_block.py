@@ -80,7 +80,7 @@ def test_each_request_is_reported_and_the_histograms_hold_the_same(disk: Disk, t
             made.add(request["total_ns"] if stage == "total" else request["stages"][f"{stage}_ns"])
         row = rows[stage]
         assert (row["count"], row["sum_ns"], row["min_ns"], row["max_ns"]) == (made.count, made.sum, made.min, made.max)
-        # It is computed from the buckets, which are this wide.
+        # The deviation is computed from the buckets, which are this wide.
         assert row["stddev_ns"] == pytest.approx(made.stddev, rel=0.0625, abs=made.mean * 0.0625)
         for key, percent in (("p50_ns", 50), ("p90_ns", 90), ("p99_ns", 99), ("p999_ns", 99.9)):
             assert row[key] == made.percentile(percent)

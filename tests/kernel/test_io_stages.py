@@ -32,7 +32,7 @@ from wptrace.model.distribution import bounds, index
 
 PARTITION = ("fs", "throttle", "queue", "driver", "device", "complete", "wakeup", "return")
 MS = 1_000_000
-# What code may take in a stage without a wait.
+# The time that code may take in a stage without a wait.
 CODE_NS = MS // 2
 
 # Findings that name a culprit.

@@ -42,7 +42,7 @@ pytestmark = [
 
 COUNT, SLOWED, FEW = 1000, 60, 200
 BURST_NS = 8_000_000
-# What a kick shows of the hypervisor, before and after its own operation.
+# The parts that a kick shows of the hypervisor, before and after its own operation.
 AROUND = ("host_pickup_ns", "host_prepare_ns", "host_give_back_ns")
 # Reads of the slow disk that fit into a second; writes as well.
 RATE = 20

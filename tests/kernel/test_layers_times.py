@@ -87,7 +87,7 @@ def test_a_delay_takes_as_long_as_set(stacks: Stacks, flow: Running) -> None:
         delay = {"read": 20_000_000, "write": 40_000_000}[one["op"]]
         assert delay - TICK_NS <= one["stages"]["layers_ns"] <= delay + 2 * TICK_NS, one
         assert one["stages"]["layers_ns"] > 0.9 * one["total_ns"], one
-    # Not the disk below, which is as fast as before.
+    # The disk below is as fast as before, so it is not named.
     largest = findings(found.summary)["largest"]
     assert (largest["stage"], largest["who"]) == ("layers", top.name)
 

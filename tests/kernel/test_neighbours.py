@@ -183,7 +183,7 @@ def how_busy(disk: Disk, report: Line, every: list[Span], grown: dict[str, int])
     # Before 99dc422335d8 ("block: support to account io_ticks precisely", 6.10) the start of a request counted a tick.
     if tuple(map(int, os.uname().release.split(".")[:2])) >= (6, 10):
         assert busy == pytest.approx(covered, rel=0.05, abs=near)
-    # From G on, which is D here, because there is no scheduler.
+    # Time counts from G on, which is D here, because there is no scheduler.
     had = sum(one.completed - one.issued for one in every)
     assert found["queue_depth"] * whole == pytest.approx(had, rel=0.05, abs=near)
     assert found["queue_depth"] * whole == pytest.approx(grown["queue_ms"] * MS, rel=0.05, abs=near)

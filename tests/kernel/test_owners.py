@@ -292,7 +292,7 @@ def test_owners_that_were_seen_long_ago_make_room_for_others(disk: Disk) -> None
     named = counted_once(passed, _NAMES)
     assert len(named) > 1.2 * _ROWS
     assert any(f"wpo{number}" in named for number in range(_NAMES * 3 // 4, _NAMES))
-    # What the reader knows of them does not grow with their number either.
+    # The memory of the reader does not grow with their number either.
     assert passed.most < 3 * _ROWS
 
 

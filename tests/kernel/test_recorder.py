@@ -188,7 +188,7 @@ def test_a_dump_of_a_definition_has_what_each_was(disk: Disk, tmp_path: Path, te
         return sorted(json.dumps({**one, "ts_ns": 0}, sort_keys=True) for one in of(lines, "object"))
 
     assert each(found) == each(traced)
-    # In the order of their ends.
+    # Records come in the order of their ends.
     assert [one["ts_ns"] for one in of(found, "object")] == sorted(one["ts_ns"] for one in of(found, "object"))
     for name in ("bytes", "events"):
         assert found[-1].get(name) == traced[-1].get(name)
@@ -378,7 +378,7 @@ def _snapshots(recorder: Recorder, many: int) -> tuple[int, int]:
     for _ in range(many):
         rows, areas = recorder._copy()
         torn += sum(one.torn for one in areas)
-        # One record in five.
+        # The expression matches one record in five.
         found = (
             (cpu, at)
             for cpu, one in enumerate(areas)

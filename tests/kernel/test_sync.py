@@ -400,7 +400,7 @@ def test_each_sync_is_an_operation(folders: dict[str, Path], flow: Running, kind
     writes = [one for one in trace.operations if one["op"] == "write" and one["comm"] == "fio"]
     assert len(writes) == job["write"]["total_ios"] == 60
     assert sum(one["stages"]["device_ns"] for one in synced) > 0
-    # It is part of `fs` where functions cannot be observed.
+    # The wait is part of `fs` where functions cannot be observed.
     if GUEST and kind != "btrfs":
         assert sum(one["stages"].get("journal_ns", 0) for one in synced) > 0
     assert all((one["offset"], one["length"]) == (None, 0) for one in synced)

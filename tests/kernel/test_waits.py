@@ -214,7 +214,7 @@ def test_readers_of_one_page_wait_for_the_one_who_reads_it(flow: Running, folder
     reads = [one for one in reported.operations if one["op"] == "read"]
     assert len(reads) == 3 * len(places)
     others = [one for one in reads if one["kind"] == "operation" and not one["requests"]]
-    # Whoever comes when it is nearly read waits for less than the threshold.
+    # A reader that comes when the block is nearly read waits for less than the threshold.
     waiting = [one for one in others if one["stages"]["fs_ns"] > DELAY_MS * MS / 2]
     assert waiting, reads
     for one in waiting:
@@ -253,7 +253,7 @@ def test_a_writer_waits_for_the_lock_of_the_file(flow: Running, folder: Path) ->
     assert mine, reported.operations
     assert all(one["kind"] == "operation" for one, _ in mine)
     assert all(is_witnessed(wait, sleepers) for _, wait in mine)
-    # What the program itself saw is an upper bound.
+    # The times that the program itself saw are an upper bound.
     assert sum(wait["ns"] for _, wait in mine) <= sum(took)
     assert max(wait["ns"] for _, wait in mine) <= max(took)
 
@@ -408,7 +408,7 @@ def test_a_full_journal_has_to_be_emptied_first(path_flow: Running, slow: Disk, 
                 for number in range(8):
                     os.pwrite(fd, b"x" * (1 << 20), number << 20)
 
-        # Who empties it has its own requests to wait for, and the other one waits for that one.
+        # The task that empties the journal has its own requests to wait for, and the other one waits for that one.
         with threshold(flow, ALWAYS), flow.window(each=False) as reported:
             sleepers = run(lambda: write("one"), lambda: write("other"))
     assert lossless(reported.summary), reported.summary["loss"]
@@ -625,7 +625,7 @@ def test_what_makes_room_for_others_is_still_counted(tmp_path: Path, monkeypatch
                     load.start()
                     while load.is_alive():
                         flow.flow.read_cells()
-                        # As a session does: what left long ago has no names any more.
+                        # A session does the same: rows that left long ago have no names any more.
                         flow.drain()
                     ended(load)
                     # Each takes half of what is left.
@@ -913,7 +913,7 @@ def crowded(cache: Path) -> Iterator[None]:
     pages = (meminfo("MemFree") - _CACHED - _FREE) // meminfo("Hugepagesize")
     # Nothing from the zone that is for DMA alone.
     with setting(limits / "lowmem_reserve_ratio", "1 1 1"), setting(limits / "nr_hugepages", str(pages)):
-        # Of a hole: these pages are clean.
+        # The file is a hole: these pages are clean.
         subprocess.run(["cat", cache], stdout=subprocess.DEVNULL, check=True)
         yield
 
@@ -940,11 +940,11 @@ def test_a_reader_waits_for_memory_of_the_machine(path_flow: Running, throttled:
             opened(top / "file", os.O_RDONLY) as fd,
             threshold(flow, ALWAYS),
             crowded(top / "cache"),
-            # Or it may have found enough before the reader asks for its first page.
+            # The alternative is that it has found enough before the reader asks for its first page.
             kswapd_yields(),
             flow.window() as reported,
         ):
-            # Who wants a page has to wait for kswapd where less than half of this is free.
+            # A task that wants a page has to wait for kswapd where less than half of this is free.
             free = meminfo("MemFree")
             wanted = 2 * free + (16 << 20)
             assert wanted < free + _CACHED * 3 // 4

@@ -342,7 +342,7 @@ def test_a_full_table_of_dirty_pages(disk: Disk, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(io_writeback, "MOST_FRAMES", 64)
     top = tmp_path / "fs"
     with files(disk, "ext4", top, "one") as (one,):
-        # Not adjacent, so that each page has a bio of its own.
+        # The pages are not adjacent, so each has a bio of its own.
         writer = Writer(one, 0, 128, step=2)
         flow = PathFlow(Options(devices=(disk.name,), writeback=True))
         try:

@@ -97,7 +97,7 @@ def run_here(guest: Guest, command: Sequence[str], out: Sink | None, err: Sink |
     environment = {name: value for name, value in os.environ.items() if name != "WPTRACE_LAB_KERNEL"}
     try:
         process = subprocess.Popen(
-            # As in a guest: what cannot be run is exit code 127.
+            # The exit code is that of a guest: 127 for what cannot be run.
             ["/usr/bin/env", *command],
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -320,7 +320,7 @@ class _Port:
 
 def command_script(command: Sequence[str], variables: Mapping[str, str]) -> bytes:
     """A shell script that becomes the command, with these variables and no others."""
-    # With its path, because the init script's own PATH has busybox.
+    # The command has its path, because the init script's own PATH has busybox.
     words = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in variables.items()), *command]
     return f"exec {shlex.join(words)}\n".encode("utf-8", "surrogateescape")
 

@@ -19,7 +19,7 @@ from tests.packages.installed import ROOT, run, succeeds
 from tests.unit.docs.test_man import command_parser, spellings
 from wptrace.cli.main import command_names
 
-# Where each shell looks for them, below a prefix.
+# The places where each shell looks for them, below a prefix.
 PLACES = {
     "bash": "share/bash-completion/completions/wptrace",
     "zsh": "share/zsh/site-functions/_wptrace",

@@ -18,5 +18,5 @@ def test_the_outputs_of_a_page_are_those_of_its_commands(page: Path, tmp_path: P
     text = page.read_text()
     found = differences(text, run(text, tmp_path))
     if found:
-        # Whole: an assertion would cut the output.
+        # The list is shown whole: an assertion would cut the output.
         pytest.fail("\n".join(found), pytrace=False)

@@ -372,7 +372,7 @@ def test_it_fits_a_telephone_and_follows_the_scheme(opened: Open, scheme: str) -
     assert found.evaluate("document.documentElement.scrollWidth") <= 400
     cut = "[...document.querySelectorAll('.wide')].filter((one) => one.scrollWidth > one.clientWidth).length"
     assert found.evaluate(cut) == 0
-    # By touch as well.
+    # A touch works as well.
     found.locator("table[data-series='0'] summary", has_text="device").click()
     assert "where it is large" in found.inner_text("#stages")
     colour = found.evaluate("getComputedStyle(document.body).backgroundColor")

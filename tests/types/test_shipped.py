@@ -26,7 +26,7 @@ _BOOTABLE = [kernel.name for kernel in KERNELS if kernel.arch == "amd64" and not
 _RUNNING = "running"
 
 _NO_FUSE = ("5.10", "6.1")
-# What a kernel lacks, and the message about it. All others have everything.
+# The features that a kernel lacks, and the message about it. All others have everything.
 _LACKS = {
     # Types of modules need CONFIG_DEBUG_INFO_BTF_MODULES, which came with 5.11.
     ("rpc", "5.10"): ["there is no tracepoint rpc_task_begin on 5.10", "there is no tracepoint rpc_task_end on 5.10"],

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "wptrace"
 GENERATED = {PACKAGE / "bpf/_libbpf.py"}
 
-# What each part may import of the package, itself included; `wptrace` alone is the version.
+# The modules that each part may import of the package, itself included; `wptrace` alone is the version.
 _PURE = {"model", "errors"}
 _FINDS = {"analysis", "correlation", *_PURE}
 MAY_IMPORT = {

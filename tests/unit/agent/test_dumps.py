@@ -23,7 +23,7 @@ def test_the_oldest_make_room_with_their_pages(tmp_path: Path) -> None:
     numbered = [f"wptrace-20261127-110000{number}.wpt" for number in ("", "-2", "-10")]
     made(tmp_path, *(f"{dump}.wpt" for dump in dumps), *(f"{dump}.html" for dump in dumps), *numbered)
     assert Room(tmp_path, 900).make() == []
-    # By number, not by name: -2 comes before -10.
+    # The order is by number, not by name: -2 comes before -10.
     assert sorted(Room(tmp_path, 750).make()) == sorted(numbered[:2])
     assert sorted(Room(tmp_path, 450).make()) == sorted([numbered[2], f"{dumps[0]}.wpt", f"{dumps[0]}.html"])
     assert len(names(tmp_path)) == 4

@@ -15,7 +15,7 @@ from wptrace.analysis.chance import Noise, Odds
 @pytest.mark.parametrize(
     ("distance", "freedom", "p"),
     [
-        # From tables of Student's t.
+        # The values are from tables of Student's t.
         (12.706, 1, 0.05),
         (2.228, 10, 0.05),
         (3.169, 10, 0.01),
@@ -64,7 +64,7 @@ def test_stretches_that_differ_make_a_mean_uncertain() -> None:
     # Halves of 100 each, with means around 100: a standard error of 50 / sqrt(8 - 1).
     unsteady = chance.of_ratio([5_000, 15_000] * 4, counts, 1.0)
     assert unsteady.variance == pytest.approx(50**2 / 7)
-    # With so few stretches their variation is unknown.
+    # With so few stretches, their variation is unknown.
     assert chance.of_ratio([5_000, 15_000], counts[:2], 1.0) == Noise(1.0, 199)
 
 

@@ -36,7 +36,7 @@ def slower() -> Difference:
         ("read.device.mean>+10%", True),
         ("operation.read.device.mean > +10%", True),
         ("operation.read.p99 > +10%", True),
-        # It is true, but may be chance.
+        # The condition is true, but it may be chance.
         ("read.fs > -50%", False),
         ("read.rate > -50%", False),
         ("read.rate > 90/s", True),

@@ -31,7 +31,7 @@ def levels(*means: float) -> list[_Level]:
     [
         ([100, 101, 99, 200, 201, 199, 200], 3),
         ([100, 101, 99, 100, 101, 200, 201], 5),
-        # It was so from the start, or rises slowly, or came back.
+        # The value was high from the start, or rises slowly, or came back.
         ([200, 201, 199, 200, 201, 199, 200], None),
         ([100, 101, 99, 100, 101, 99, 100], None),
         ([100, 101, 200, 201, 100, 101, 99], None),
@@ -155,7 +155,7 @@ def test_a_queue_that_is_as_deep_as_before_is_not_named() -> None:
         assert blamed is not None
         assert blamed.deeper is None
         assert changes.as_verdict(blamed, found)["queue_depth"] is None
-    # Nor if something else is slower, or the device faster.
+    # The same holds if something else is slower, or the device faster.
     later = {**_QUICK, "fs": (90_000.0, 0.1)}
     for before, after in ((a, side([Load(200, later)], rand)), (b, a)):
         found = difference(with_queue(before, 1.0), with_queue(after, 3.0), WITHIN)

@@ -401,7 +401,7 @@ def test_who_had_the_device_while_another_one_waited() -> None:
     assert found.figures == {"share": 0.38, "had": 0.92, "waited_ns": 38 * MS, "waits": 70, "unknown": 0.03}
     assert found.group is not None
     assert found.group.fields == {"dev": "sda", "owner": "/app"}
-    # It waited for a short time, seldom, or for itself.
+    # The owner waited for a short time, seldom, or for itself.
     assert io_rules.neighbour(contended(9 * MS, 100 * MS, batch=92 * MS)) is None
     assert io_rules.neighbour(contended(38 * MS, 100 * MS, waits=3, batch=92 * MS)) is None
     assert io_rules.neighbour(contended(38 * MS, 100 * MS, batch=40, app=60)) is None

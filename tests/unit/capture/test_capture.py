@@ -135,7 +135,7 @@ def test_every_flipped_bit_is_noticed(file: Path, tmp_path: Path) -> None:
                 # The header may be that of names, on which other frames depend.
                 assert len(whole) - left < len(whole), frame
         except WptraceError as error:
-            # In the first bytes, or in the start.
+            # The damage is found in the first bytes, or in the start.
             assert re.search("damaged|not a capture|of form", error.message)  # noqa: PT017
             assert place < start
 

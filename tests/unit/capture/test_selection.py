@@ -49,7 +49,7 @@ def file(obj: BpfObject, tmp_path: Path) -> Path:
     return path
 
 
-# In the past, even on a machine that has just booted.
+# The start is in the past, even on a machine that has just booted.
 START_NS = 1_000_000_000
 
 

@@ -290,7 +290,7 @@ def test_who_had_the_device_of_the_host_is_named(
         "waiting for vda takes 17% of the requests of vda of the guest: other 9 had 50% of it meanwhile"
         in (summary["verdict"]["text"])
     )
-    # Not at the same time, or not on the same device.
+    # The two do not overlap in time, or are of different devices.
     later = write(obj, tmp_path / "later", HOST, ({**of_another(n), "start_ns": 5, "end_ns": 605} for n in range(9)))
     *_, summary = reported(capsys, "join", *both, "--beside", later)
     assert "neighbour" not in [one["rule"] for one in summary["verdict"]["findings"]]

@@ -151,7 +151,7 @@ def test_pages_are_made_one_after_another_and_the_trace_goes_on(make: Make, said
     assert one._pages._running is not None
     running = one._pages._running.process
     assert os.getpriority(os.PRIO_PROCESS, running.pid) == 19
-    # It does not get signals that a terminal sends to the whole job.
+    # The command does not get signals that a terminal sends to the whole job.
     assert os.getsid(running.pid) != os.getsid(0)
     go.touch()
     one.end()

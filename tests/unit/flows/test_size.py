@@ -16,7 +16,7 @@ READ, FLUSH = REQUEST.group("sda", "read"), REQUEST.group("sda", "flush")
 
 
 class Layout:
-    # Not in the order of the C source: fields are found by name.
+    # The order is not that of the C source: fields are found by name.
     fields = (
         "unplaced_bytes",
         "unplaced",

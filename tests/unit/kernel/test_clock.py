@@ -80,7 +80,7 @@ def test_a_clock_of_another_machine_is_found_by_its_name(tmp_path: Path, monkeyp
     (tmp_path / "ptp0").mkdir()
     (tmp_path / "ptp0/clock_name").write_text("a card\n")
     assert time_below() is None
-    # It has the name, but there is no such device.
+    # The name fits, but there is no such device.
     (tmp_path / "ptp9999").mkdir()
     (tmp_path / "ptp9999/clock_name").write_text("KVM virtual PTP\n")
     assert time_below() is None

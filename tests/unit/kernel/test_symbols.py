@@ -10,7 +10,7 @@ import pytest
 from wptrace.kernel import symbols as module
 from wptrace.kernel.symbols import UNKNOWN, KernelSymbols, code, shown
 
-# Not sorted, because modules follow the kernel; there is data between the functions.
+# The lines are not sorted, because modules follow the kernel; there is data between the functions.
 KALLSYMS = """\
 ffffffff81000000 T _text
 ffffffff81000100 t read_it

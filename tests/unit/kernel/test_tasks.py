@@ -152,5 +152,5 @@ def test_the_end_of_a_process_is_seen_once() -> None:
     assert not watched.has_just_ended()
     assert watched.ended
     watched.close()
-    # It has been waited for.
+    # The process has been waited for.
     assert tasks.Watched(one.pid).ended

@@ -19,7 +19,7 @@ from wptrace.kernel import user_symbols
 from wptrace.kernel.symbols import UNKNOWN
 from wptrace.kernel.user_symbols import ProcessSymbols, Region, regions
 
-# By its name: a non-PIE executable would resolve a function to its own PLT.
+# The library is loaded by name: a non-PIE executable would resolve a function to its own PLT.
 LIBC = ctypes.CDLL("libc.so.6")
 SIZE = 0x1000000
 

@@ -255,7 +255,7 @@ def test_each_test_is_in_a_job(tests: Mapping[str, dict[str, list[str]]]) -> Non
     for test, marks in tests[""].items():
         assert takes(here, test, marks) or any(takes(job, test, marks) for job in every), test
     for test, marks in tests[run.ONE].items():
-        # Whatever its marks, each test is in some job.
+        # Each test is in some job, whatever its marks.
         assert takes(here, test, marks) or any(takes(job, test, marks) for job in every), test
         assert sum(takes(job, test, marks) for job in one) == ("icount" in marks or {"guest", "one_kernel"} <= {*marks})
         for kernel, some in wanted.items():

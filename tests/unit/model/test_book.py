@@ -67,7 +67,7 @@ def test_the_law_in_totals_and_in_every_interval(events: list[str]) -> None:
         assert (book.started, book.finished, book.lost_total) == (started, ended, lost)
         assert law_holds(book.as_dict())
     assert all(law_holds(line.as_dict()) for line in lines)
-    # What began in each interval, without what was carried over, adds up to the total.
+    # The starts of all intervals, without what was carried over, add up to the total.
     assert sum(line.started - line.carried for line in lines) == started
     assert sum(line.finished for line in lines) == ended
     assert sum(line.lost_total for line in lines) == lost

@@ -63,12 +63,12 @@ def owners(folded: dict[str, int] | None = None, **times: int) -> Snapshot:
         # The others have got dd's counts, which are not new.
         (owners(dd=100, others=5), owners({"dd": 1}, others=107), {"others": 2}),
         (owners(dd=100), owners({"dd": 1}, others=100), {}),
-        # It came back, with less or more than it had before.
+        # The owner came back, with less or more than it had before.
         (owners(dd=100, others=5), owners({"dd": 1}, dd=3, others=105), {"dd": 3}),
         (owners(dd=100, others=5), owners({"dd": 1}, dd=300, others=105), {"dd": 300}),
-        # It left and came back again.
+        # The owner left and came back again.
         (owners({"dd": 1}, dd=3, others=105), owners({"dd": 2}, dd=4, others=108), {"dd": 4}),
-        # It came and left in between.
+        # The owner came and left in between.
         (owners(others=5), owners({"dd": 1}, others=9), {"others": 4}),
         # A capture does not say who left.
         (owners(dd=100, others=5), owners(others=107), {"others": 2}),

@@ -62,7 +62,7 @@ def test_one_that_cannot_be_rotated_goes_on(tmp_path: Path, monkeypatch: pytest.
             raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
         return replace(path, target)
 
-    # As with an append-only file (chattr +a).
+    # The same happens with an append-only file (chattr +a).
     monkeypatch.setattr(Path, "replace", refused)
     for number in range(5, 11):
         log.write([f"{number:04}"])

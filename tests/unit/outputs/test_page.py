@@ -90,7 +90,7 @@ def test_a_waterfall_leads_from_a_to_b(found: Difference, text: str) -> None:
     assert (first[0], last[0]) == ("of-a area", "of-b area")
     assert last[2] / first[2] == pytest.approx(change.split.b_ns / change.split.a_ns, rel=0.02)
     (grown,) = [one for one in steps if one[0] == "up"]
-    # It begins where A, or the stage before it, ends.
+    # The stage begins where A, or the stage before it, ends.
     assert grown[1] == pytest.approx(first[1] + first[2], abs=3)
     assert grown[1] + grown[2] == pytest.approx(last[1] + last[2], abs=3)
 

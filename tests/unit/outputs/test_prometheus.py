@@ -176,7 +176,7 @@ def test_there_is_an_end_to_the_number_of_series_and_none_is_lost() -> None:
     made = metrics.text([snapshot(cells)], PROCESS)
     assert made.count("_duration_seconds_count{") == 5001
     assert 'wptrace_io_duration_seconds_count{device="others",operation="others",kind="request"} 15000\n' in made
-    # Those that already have a series keep it.
+    # Groups that already have a series keep it.
     later = {group("new"): {"total": distribution([1])}, **cells}
     assert 'device="nbd7"' in (more := metrics.text([snapshot(later)], PROCESS))
     assert 'device="new"' not in more

@@ -138,7 +138,7 @@ def test_variables_that_stand_for_others() -> None:
 def test_other_numbers_stay() -> None:
     code = code_with_key()
     code.set(1, 0x77700011 << 32 | 1)
-    # As an immediate of another instruction it is no mark.
+    # The same value as an immediate of another instruction is no mark.
     code.compute(assembler.ADD, 3, MARKS["flags"])
     code.exit()
     assert joined(code) == [f"r1 = {0x77700011 << 32 | 1} ll", f"r3 += {MARKS['flags']}", "exit"]

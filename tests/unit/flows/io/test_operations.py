@@ -115,7 +115,7 @@ def test_what_is_not_seen_is_said() -> None:
     assert notes(KNOWN, {"vfat"}) == [
         "reads and writes of files on vfat are seen as requests only: there are other file systems"
     ]
-    # As on 5.10; on raw disks; on file systems that are modules; and where functions of AIO cannot be observed.
+    # The cases: 5.10; raw disks; file systems that are modules; and functions of AIO that cannot be observed.
     without_uring = KNOWN._replace(ends=tuple(name for name in KNOWN.ends if "uring" not in name))
     for way, missing in (
         (without_uring, "io_uring"),

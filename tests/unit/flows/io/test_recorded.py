@@ -157,5 +157,5 @@ def test_charges_are_those_of_the_stages_in_the_mask(obj: BpfObject, layout: Des
     }
     assert event.total_ns == sum(charges) << unit
     assert (event.fields["requests"], event.fields["readahead"], event.fields["error"]) == (3, 1, 5)
-    # In the order of the path.
+    # Stages are in the order of the path.
     assert list(event.stages) == [name for name in names if name in event.stages]

@@ -108,7 +108,7 @@ def test_an_operation(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
         **CHAIN,
     )
     assert (found.group, found.end_ns, found.total_ns) == (OPERATION.group("sdb1", "write"), 1_000_550, 450)
-    # It is no asynchronous call, which would have time before E, and waited for no journal.
+    # The operation is no asynchronous call, which would have time before E, and waited for no journal.
     names = [stage.name for stage in OPERATION.stages if stage.name not in ("submit", "journal", "dirty_limit")]
     assert found.stages == dict(zip(names, (10, 20, 30, 40, 50, 60, 70, 80, 90)))
     assert "interface" not in found.fields

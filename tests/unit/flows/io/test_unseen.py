@@ -108,7 +108,7 @@ def test_a_disk_that_comes_is_compared_once_it_has_nothing_in_flight(tmp_path: P
     unseen.read_disks()
     done(tmp_path, "vdb", 5 + 4)
     unseen.read_disks()
-    # Of four more requests, one began unseen.
+    # Among four more requests, one began unseen.
     unseen.note([row("read", 3 + 3, dev="vdb"), row("read", 2, dev="other")], 8)
     assert unseen.count == 1
 

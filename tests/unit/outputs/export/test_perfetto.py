@@ -20,7 +20,7 @@ from wptrace.outputs.export import perfetto
 from wptrace.outputs.export.lanes import Lanes
 from wptrace.outputs.registry import Wanted
 
-# With upb-based protobuf, whose types have no __module__.
+# The warning comes from upb-based protobuf, whose types have no __module__.
 pytestmark = pytest.mark.filterwarnings("ignore:Type google._upb:DeprecationWarning")
 
 LABELS = path.OPERATION.labels

@@ -46,7 +46,7 @@ def test_lines_say_how_p50_and_p99_went() -> None:
     read, write = found.lines(100)
     assert read == "read    p50 ▁ █▄ up to 8.00 ms  p99 ▁ █▄ up to 8.00 ms"
     assert write == "write   p50  █   up to 1.00 ms  p99  █   up to 1.00 ms"
-    # As it was one interval earlier.
+    # The line is that of one interval earlier.
     assert next(found.lines(100, 1)) == "read    p50 ▁ █ up to 8.00 ms  p99 ▁ █ up to 8.00 ms"
 
 

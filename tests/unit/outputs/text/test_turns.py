@@ -68,7 +68,7 @@ def test_a_table_of_all() -> None:
         "  stage              count     mean      p50      p99      max  share",
         "  wait                  10  1.00 ms  1.00 ms  1.00 ms  1.00 ms  25.0%  █████",
         "  run                   10  3.00 ms  3.00 ms  3.00 ms  3.00 ms  75.0%  ███████████████",
-        # It is outside the turns, so it has no share.
+        # The time off the CPU is outside the turns, so it has no share.
         "  off                   10  9.00 ms  9.00 ms  9.00 ms  9.00 ms",
         "  total                 10  4.00 ms  4.00 ms  4.00 ms  4.00 ms 100.0%  ████████████████████",
     ]
