@@ -38,7 +38,7 @@ CREATE TABLE otel_metrics_exponential_histogram (
 
 
 class _Series:
-    """What a row of the file may count in an interval, as in OTLP: zeros, then the buckets."""
+    """The counts of a row of the file in an interval, as in OTLP: zeros, then the buckets."""
 
     def __init__(self, row: dict[str, Any], rng: random.Random) -> None:
         self.operation, self.stage = row["op"], row["stage"]

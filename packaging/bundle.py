@@ -101,7 +101,7 @@ class Part:
     version: str
     licence: str
     digest: str
-    """Of the file that it came in, which `source` names."""
+    """The hash of the file that it came in, which `source` names."""
     source: str
     debian: bool
     machine: str = ""
@@ -142,7 +142,7 @@ def _put(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 
 def pins() -> dict[str, tuple[str, str]]:
-    """Of each name the version, and the requirement with its hashes."""
+    """Return the version of each name, and the requirement with its hashes."""
     text = "\n".join(line for line in _PINS.read_text().splitlines() if not line.startswith("#"))
     found = re.findall(r"^([\w.-]+)==(\S+)((?: \\\n\s+--hash=\S+)+)", text, re.M)
     return {name: (version, f"{name}=={version}{hashes}\n") for name, version, hashes in found}

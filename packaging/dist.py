@@ -71,7 +71,7 @@ def _copy(source: Path, target: Path, mode: int, when: int) -> None:
 
 
 def _sdist(stage: Path, target: Path, version: str, when: int) -> None:
-    """As the backend makes it, packed anew: it keeps the times and the owners of the files."""
+    """Build the source distribution and pack it anew: the backend keeps the times and the owners of the files."""
     _backend(stage, "build_sdist", stage.parent, when)
     unpacked = stage.parent / "unpacked"
     shutil.unpack_archive(stage.parent / target.name, unpacked)

@@ -17,7 +17,7 @@ _TOOLS = {"apt-get": "apt", "apt-cache": "apt", "dpkg-deb": "dpkg", "depmod": "k
 
 
 class AptError(Exception):
-    """What apt complained about."""
+    """The complaints of apt."""
 
 
 class Apt:

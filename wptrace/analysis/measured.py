@@ -40,7 +40,7 @@ STRETCHES = 16
 
 
 class Stretch(NamedTuple):
-    """What an interval of a recording has counted: classes by operation."""
+    """The figures of a recording's interval: classes by operation."""
 
     end_ns: int
     duration_ns: int

@@ -155,7 +155,7 @@ def of_row(report: Report, row: Row) -> dict[str, float]:
 
 
 def _is_of_same_stage(one: Group, other: Group) -> bool:
-    """Of the same stage."""
+    """Whether both groups are of the same stage."""
     return one.kind is other.kind and one.values[:3] == other.values[:3]
 
 

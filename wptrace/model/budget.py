@@ -27,7 +27,7 @@ class Saving(NamedTuple):
 
     name: str
     less: str
-    """What it costs the user, said in advance."""
+    """The cost for the user, said in advance."""
     gone: str = ""
     """And once it has, if that is something else."""
     rates: tuple[int, ...] = ()

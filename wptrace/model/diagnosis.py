@@ -76,7 +76,7 @@ class Diagnosis(NamedTuple):
     definitions: list[Check]
     """The flows by definition that come along."""
     seen: Sequence[Seen] = ()
-    """What was seen of flows, in the order of their points, if the user wanted to watch them."""
+    """The observations of flows, in the order of their points, if the user wanted to watch them."""
     watched_s: float = 0.0
 
     def works(self, flow: str) -> bool:

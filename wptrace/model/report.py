@@ -179,7 +179,7 @@ class Incident(NamedTuple):
     moment_ns: int
     """Time of day at which its request was queued; where its time was outside of the device, at which it began."""
     under_way: Sequence[UnderWay]
-    """What was under way, those with the most requests first."""
+    """The owners of requests under way, those with the most requests first."""
     others: UnderWay | None
     """The rest of them, in one."""
     beginning: Beginning | None

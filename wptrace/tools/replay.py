@@ -50,7 +50,7 @@ class Wanted(NamedTuple):
     intervals: bool = False
     """Each of them is shown, unless figures are computed from events."""
     sample: int = 0
-    """Of quicker events, one in this many is shown; 0: none."""
+    """One in this many of the quicker events is shown; 0: none."""
     neighbours: str = ""
     """The neighbours of the summary are computed from events, by such owners."""
     by: str = ""
