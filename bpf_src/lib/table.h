@@ -48,7 +48,7 @@ static __always_inline __u32 home_of(__u64 pointer, __u32 bits)
 	static __always_inline __attribute__((unused)) type *find_##name(__u64 key) \
 	{ \
 		__u32 place = home_of(key, bits); \
-		type *slot = name##_at(place); \
+		type *slot = COMPUTED(name##_at(place)); \
 \
 		if (!slot || slot->member == key) \
 			return slot; \
@@ -93,7 +93,7 @@ static __always_inline __u32 home_of(__u64 pointer, __u32 bits)
 		type *slot; \
 \
 		*place = home_of(key, bits); \
-		slot = name##_at(*place); \
+		slot = COMPUTED(name##_at(*place)); \
 		if (!slot || slot->member == key || (!slot->crowded && take_##name(slot, key))) \
 			return slot; \
 		*place = claim_displaced_##name(number_of(key), *place); \

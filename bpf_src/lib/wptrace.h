@@ -70,6 +70,17 @@
 		(typeof(&(array)[0]))(__place + ((char *)(array) - (char *)(object))); \
 	})
 
+/*
+ * An address in a variable, computed once and kept in a register: the compiler takes the address of a variable for free,
+ * and adds to it again for each access, though it is two instructions.
+ */
+#define COMPUTED(address) \
+	({ \
+		typeof(address) __computed = address; \
+		barrier_var(__computed); \
+		__computed; \
+	})
+
 /* The verifier does not let a pointer be handed to a global function, but a copy is a number. */
 static __always_inline __u64 number_of(__u64 pointer)
 {

@@ -271,7 +271,7 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 	if (following)
 		count_writeback(state->place, state->place);
 	if (state->task) {
-		op = op_at(state->op);
+		op = COMPUTED(op_at(state->op));
 		if (op->task != state->task || op->kind != OP_TRACED)
 			op = NULL;
 	}
