@@ -162,12 +162,13 @@ EXPORT_ENUM(event_below);
 #define SEVERAL 255
 #define ONE_MORE(counter) ((counter) += (counter) < SEVERAL)
 
+/* Of those at a place of eight bytes, which are read at once. */
 static __always_inline bool has_events(const struct events *events)
 {
 	__u64 all;
 
 	_Static_assert(sizeof(*events) == sizeof(all), "they are one word");
-	__builtin_memcpy(&all, events, sizeof(all));
+	__builtin_memcpy(&all, __builtin_assume_aligned(events, sizeof(all)), sizeof(all));
 	return all;
 }
 
