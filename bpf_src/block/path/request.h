@@ -200,6 +200,12 @@ __noinline __u32 begin_late(__u64 request, __u32 bytes)
 	return state->place;
 }
 
+/* By the request alone: a bio is read by way of a pointer, which takes the kernel's checks of the address. */
+static __always_inline bool has_several_bios(struct request *rq, struct bio *first, bool trusted)
+{
+	return first && first != FIELD(trusted, rq, biotail);
+}
+
 static __always_inline int on_request_complete(struct request *rq, int error, __u32 bytes, bool trusted)
 {
 	struct bio_state *state;
@@ -234,7 +240,7 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 	}
 	bio = FIELD(trusted, rq, bio);
 	if (state->untimed) {
-		if (bio && FIELD(trusted, bio, bi_next))
+		if (has_several_bios(rq, bio, trusted))
 			deliver_merged(number_of((__u64)rq), state->place);
 		if (state->empty)
 			count_asked(state);
@@ -266,7 +272,7 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 	}
 	if (watches_interference() && !state->empty && was_held(&hold_of(state)->held, done->times.queued))
 		count_held_request(state->place);
-	if (bio && FIELD(trusted, bio, bi_next))
+	if (has_several_bios(rq, bio, trusted))
 		deliver_merged(number_of((__u64)rq), state->place);
 	if (following)
 		count_writeback(state->place, state->place);
