@@ -285,6 +285,26 @@ def test_the_histogram_is_the_engines(binding: BpfObject) -> None:
 
 
 @pytest.mark.one_kernel
+def test_the_faster_way_into_a_histogram_is_the_same(binding: BpfObject) -> None:
+    """At the bounds of its ways: 2 us, half a millisecond, and what is less than 0 by the clocks of two CPUs."""
+    edges = (1 << 11, 1 << 19, 1 << 27, 1 << 35, 1 << 42, 1 << 62)
+    values = {0, 1, 8, *(edge + offset for edge in edges for offset in (-257, -256, -1, 0, 1, 255, 256, edge // 2))}
+    with attached(binding, "on_call"):
+        made = Distribution()
+        for value in [*sorted(values), (1 << 63) + 5, (1 << 64) - 1]:
+            before = [list(stage.slots) for stage in binding.bss.cell.stages]
+            call(value)
+            after = [stage.slots for stage in binding.bss.cell.stages]
+            counted = value if value < 1 << 63 else 0
+            for new, old in zip(after, before):
+                assert [place for place, (one, other) in enumerate(zip(new, old)) if one != other] == [index(counted)]
+            made.add(counted)
+        for stage in binding.bss.cell.stages:
+            assert (sum(stage.slots), stage.low ^ (1 << 64) - 1, stage.max) == (made.count, made.min, made.max)
+            assert stage.sum == made.sum & (1 << 64) - 1
+
+
+@pytest.mark.one_kernel
 @pytest.mark.parametrize(
     ("values", "error"),
     [

@@ -105,6 +105,11 @@ __u64 alarm_at;
 
 struct hist hist;
 
+struct cell {
+	__u64 calls;
+	struct hist stages[2];
+} cell;
+
 static __always_inline bool is_ours(void)
 {
 	return bpf_get_current_pid_tgid() >> 32 == target_tgid;
@@ -147,6 +152,8 @@ int on_call(__u64 *ctx)
 		counters->pair[1] += 2;
 	}
 	hist_add(&hist, argument);
+	hist_add_short(&cell, &cell.stages[0], argument, false);
+	hist_add_short(&cell, &cell.stages[1], argument, true);
 	send(argument);
 	if (alarm_at && calls == alarm_at) {
 		alarm = bpf_ringbuf_reserve(&alarms, sizeof(*alarm), 0);
