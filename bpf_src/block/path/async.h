@@ -292,7 +292,7 @@ static __always_inline int on_async_end(__u64 key, __s64 result)
 		op->blocked = true;
 		op->held_until = now;
 	}
-	return finish(op, NULL, result, now, false);
+	return finish(op, NULL, result, now, KNOWN_NOTHING);
 }
 
 /* 6.15 hands over the completion (a cqe) instead of what is in it. */

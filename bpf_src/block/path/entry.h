@@ -35,7 +35,7 @@ static __always_inline int on_kiocb_leave(struct kiocb *iocb, __s64 result)
 	/* The position has moved by the result, and before that to the end of the file if it is only appended to. */
 	if (recording && op->made && op->offset < 0 && result >= 0)
 		op->offset = iocb->ki_pos - result;
-	return finish(op, iocb->ki_filp, result, now, true);
+	return finish(op, iocb, result, now, KNOWN_KIOCB);
 }
 
 /*
@@ -74,7 +74,7 @@ static __always_inline int on_vfs_leave(__u64 *ctx, __u32 arguments)
 	__u64 now = bpf_ktime_get_ns();
 	struct op_state *op = find_op(bpf_get_current_task());
 
-	return op ? finish(op, (void *)ctx[0], ctx[arguments], now, true) : 0;
+	return op ? finish(op, (void *)ctx[0], ctx[arguments], now, KNOWN_FILE) : 0;
 }
 
 #define IS_ONE_OF(kind, kinds) (1U << (kind) & (kinds))
@@ -139,7 +139,7 @@ static __always_inline int on_call_leave(__u64 *ctx)
 	__u64 now = bpf_ktime_get_ns();
 	struct op_state *op = find_op(bpf_get_current_task());
 
-	return op ? finish(op, NULL, ctx[1], now, false) : 0;
+	return op ? finish(op, NULL, ctx[1], now, KNOWN_NOTHING) : 0;
 }
 
 #endif

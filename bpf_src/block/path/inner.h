@@ -51,7 +51,7 @@ static __noinline int on_inner_leave(__s64 result)
 		op->result = result;
 		return 0;
 	}
-	return finish(op, NULL, result, now, false);
+	return finish(op, NULL, result, now, KNOWN_NOTHING);
 }
 
 #define WHOLE_FILE (~0ULL >> 1) /* LLONG_MAX */

@@ -185,9 +185,21 @@ static __always_inline bool is_untouched(struct op_state *op)
 	return !word && !op->made;
 }
 
-/* `known` is the file where the hook has it, as an object that the verifier knows. */
-static __always_inline int finish(struct op_state *op, struct file *known, __s64 result, __u64 now, bool trusted)
+/* What the hook has as an object that the verifier knows: the file, or the kiocb, which is read only where that is needed. */
+enum known {
+	KNOWN_NOTHING,
+	KNOWN_FILE,
+	KNOWN_KIOCB,
+};
+
+static __always_inline struct file *file_in(void *object, enum known known)
 {
+	return known == KNOWN_KIOCB ? ((struct kiocb *)object)->ki_filp : object;
+}
+
+static __always_inline int finish(struct op_state *op, void *object, __s64 result, __u64 now, enum known known)
+{
+	const bool trusted = known != KNOWN_NOTHING;
 	struct done *only = NULL;
 	bool hit, untouched;
 
@@ -202,7 +214,7 @@ static __always_inline int finish(struct op_state *op, struct file *known, __s64
 		hit = false;
 		count_with_request(op, only, result);
 		if (recording)
-			recorder_both(op, only, known, result, trusted);
+			recorder_both(op, only, file_in(object, known), result, trusted);
 		if (watches_interference())
 			add_irq_delay(op, only);
 	} else {
@@ -216,7 +228,8 @@ static __always_inline int finish(struct op_state *op, struct file *known, __s64
 			op->blocked = true;
 		hit = untouched || (!op->waited && !op->blocked && op->made == op->readahead);
 		/* An operation that waited knows its device by its request. */
-		if (!op->waited && !op->slot && !row_of_file(trusted ? known : op->file, &op->slot, trusted)) {
+		if (!op->waited && !op->slot &&
+		    !row_of_file(trusted ? file_in(object, known) : op->file, &op->slot, trusted)) {
 			count_discarded();
 			drop_only(op);
 			free_op(op);
