@@ -130,18 +130,20 @@ struct op_state {
 	 */
 	__u32 only;
 
+	/* Set before they are read, or an earlier operation's, which is in the past. */
+	__u64 stands_for; /* of a stand-in: the key of the operation */
+	__u64 issued_ns; /* when a file system got the asynchronous one */
+	__u64 above_ns; /* Q of `above` */
+	__u64 held_until; /* when its task last ran again while that bio had no request */
+	__u64 above_done_ns; /* C of the last bio that a stacked device completed */
+
 	/* From here to the charges everything begins as 0. */
 	__u32 tid; /* 0 until it sleeps */
 	__u32 transaction; /* of a journal, that it waited for */
-	__u64 stands_for; /* of a stand-in: the key of the operation */
-	__u64 issued_ns; /* when a file system got the asynchronous one */
 	__u64 slept_ns; /* since when its task sleeps; 0: it runs */
 	__u64 woken_ns; /* when its task ran again after its only request, which is not charged yet; 0: it did not */
 	__u64 preempted_ns;
 	__u64 above; /* the bio that it sent to a stacked device, which has no request yet; 0: none */
-	__u64 above_ns;
-	__u64 held_until; /* when its task last ran again while that bio had no request; 0: it did not */
-	__u64 above_done_ns; /* C of the last bio of it that a stacked device completed; may be an earlier one's */
 	__u32 made; /* bios */
 	__u32 readahead; /* how many of them are readahead */
 	__u32 ended; /* how many of the others completed */
