@@ -147,7 +147,7 @@ class BpfObject:
         return next((one.name for one in self.btf if isinstance(one, DataSec) and one.name.startswith(name)), name)
 
     def _section(self, name: str) -> Section:
-        section = next((section for section in self._sections if name in dir(section)), None)
+        section = next((section for section in self._sections if name in section), None)
         if section is None:
             raise KeyError(f"{self.path.name} has no variable {name}")
         return section

@@ -109,6 +109,9 @@ class Section:
     def __dir__(self) -> list[str]:
         return sorted(self._fields)
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._fields
+
     def _make(self) -> None:
         """Makes the map of a section that begins as zeros. libbpf would write them into it, and so have all of its
         pages in this process twice: for tables that was 17 MiB."""

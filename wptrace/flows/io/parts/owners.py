@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
 from itertools import compress
 from typing import Any, Callable, NamedTuple
 
@@ -364,11 +365,15 @@ class Owners(Part):
             del self._namesakes[oldest._replace(again=0)]
         return found
 
+    @cached_property
+    def _path_layout(self) -> Any:
+        return self._obj.struct("io_record").before("statement")
+
     def _path(self, number: int) -> str:
         memory = self._obj.maps["owner_paths"].raw(number - 1)
         if memory is None:
             return ""
-        return path_in(self._obj.struct("io_record").before("statement"), memory)
+        return path_in(self._path_layout, memory)
 
     # --- Rows -----------------------------------------------------------------------------------------------------
 
