@@ -50,7 +50,7 @@ def test_limits_of_owners_that_left_are_those_of_the_others(monkeypatch: pytest.
     monkeypatch.setattr(waits, "_machine_limit", lambda: 1)
     folded: dict[Group, int] = {}
     for number in range(_OWNERS):
-        part.forget(number, folded)
+        part.forget({number}, folded)
     after: dict[Group, Counter[str]] = {}
     part.add_counters(after)
     row = WAITS.group("sda", "write", "dirty_limit", "dirty limit")

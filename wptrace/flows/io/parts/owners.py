@@ -146,7 +146,7 @@ class Owners(Part):
         self._namesakes: Counter[Task] = Counter()
         self.kept = False
         """Owners are never freed, as others refer to them by number."""
-        self.leaving: Callable[[int, dict[Group, int]], None] | None = None
+        self.leaving: Callable[[Collection[int], dict[Group, int]], None] | None = None
         """Called before an owner's number is reused; adds to what was folded into the others."""
         self._folded: dict[Group, int] = {}
 
@@ -257,13 +257,16 @@ class Owners(Part):
         self._follow_new(set(some))
         # Earlier snapshots keep the old one.
         now = dict(self._folded)
-        for number in some:
-            if number in held:
-                words[(number - 1) * stride] = hashes[number]
-            else:
-                self._forget(number, now)
-                words[(number - 1) * stride + 1] = 0
-                words[(number - 1) * stride] = 0
+        gone = [number for number in some if number not in held]
+        for number in gone:
+            self._forget(number, now)
+        if self.leaving is not None:
+            self.leaving(set(gone), now)
+        for number in gone:
+            words[(number - 1) * stride + 1] = 0
+            words[(number - 1) * stride] = 0
+        for number in held.intersection(some):
+            words[(number - 1) * stride] = hashes[number]
         for group in list(now)[:-_FOLDED]:
             del now[group]
         self._folded = now
@@ -286,8 +289,6 @@ class Owners(Part):
             if rest is not group:
                 cells.fold(group, rest)
                 folded[group] = folded.pop(group, 0) + 1
-        if self.leaving is not None:
-            self.leaving(number, folded)
         # Each row has a cell in both tables.
         for row in {one.row for one in elements}:
             rows[row] = 0

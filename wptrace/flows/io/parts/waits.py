@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -144,12 +144,12 @@ class Waits(Part):
                 self._waits.regroup(one.number, group)
                 self._rows[row] = one._replace(group=group)
 
-    def forget(self, owner: int, folded: dict[Group, int]) -> None:
-        """Forget an owner, whose number gets another one."""
+    def forget(self, owners: Collection[int], folded: dict[Group, int]) -> None:
+        """Fold the rows of these owners, whose numbers will be those of others."""
         self._follow_new()
         keys = self._obj.view("wait_rows").cast("Q")
         for row, one in list(self._rows.items()):
-            if one.owner == owner:
+            if one.owner in owners:
                 group, others = one.group, one.group.of_others
                 self._leave(row, one._replace(group=others))
                 self._waits.fold(group, others)
