@@ -384,7 +384,10 @@ class _Reader:
         if len(tables) > _MOST_TRIGGERS:
             self._fault(f"there are {len(tables)} triggers; there is room for {_MOST_TRIGGERS}", _TRIGGER)
         for name, table in tables.items():
-            if not re.fullmatch(r"[A-Za-z0-9_-]{1,24}", name, re.ASCII) or name == HAND:
+            if name == HAND:
+                self._fault(f"{HAND} is what a dump by SIGUSR2 is called: name the trigger otherwise", _TRIGGER, name)
+                continue
+            if not re.fullmatch(r"[A-Za-z0-9_-]{1,24}", name, re.ASCII):
                 self._fault(
                     f"a trigger has a name of up to 24 letters, digits, - and _, not {_shown(name)}", _TRIGGER, name
                 )

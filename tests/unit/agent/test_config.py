@@ -93,7 +93,7 @@ def test_optional_tables_are_printed_as_comments_that_can_be_used() -> None:
         ("trigger = 1", "line 1, column 11: trigger must be a table of tables: [trigger.slow]"),
         ("[trigger]\nx = 1", "line 2, column 5: trigger.x must be a table: [trigger.x]"),
         ("[trigger.x]\n", "line 1, column 1: [trigger.x] lacks when: what has to hold, in windows of 1 s"),
-        ("[trigger.hand]\n", "line 1, column 1: a trigger has a name of up to 24 letters, digits, - and _, not hand"),
+        ("[trigger.hand]\n", "line 1, column 1: hand is what a dump by SIGUSR2 is called: name the trigger otherwise"),
         ("[trigger.x]\nwhen = 'io.total.p99 > 5'", "line 2, column 9: the duration '5' has no unit"),
         (
             "[trigger.x]\nwhen = 'io.total.p99 > 5s'\ndaily = 0",
