@@ -12,20 +12,38 @@ TEXTS = (NORMALISED, FULL, OFF)
 
 # Each begins where the one before ended, and none looks back: a text is gone through once. Whatever has no end, as it
 # was cut off, ends with the text.
-_TOKEN = re.compile(
-    r"""
+_NUMBER = r"(?:0[xX][0-9a-fA-F_]+|[0-9][0-9_]*(?:\.[0-9_]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?)"
+_SQL = re.compile(
+    rf"""
     (?P<blank>(?:\s+|--[^\n]*|/\*.*?(?:\*/|\Z))+)
     |(?P<literal>
         [eE]'(?:[^'\\]|\\.|'')*(?:'|\\?\Z)
         |(?:[bBxXnN]|[uU]&)?'(?:[^']|'')*(?:'|\Z)
         |\$(?P<tag>(?:[^\W\d]\w*)?)\$.*?(?:\$(?P=tag)\$|\Z)
-        |(?:0[xX][0-9a-fA-F_]+|[0-9][0-9_]*(?:\.[0-9_]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?)
+        |{_NUMBER}
     )
     |(?P<word>[^\W\d][\w$]*|"(?:[^"]|"")*(?:"|\Z)|\$[0-9]+)
     |(?P<sign>.)
     """,
     re.VERBOSE | re.DOTALL,
 )
+# A backslash escapes, and `"` is another `'`; names are in backquotes.
+_MYSQL = re.compile(
+    rf"""
+    (?P<blank>(?:\s+|\#[^\n]*|--(?=\s|\Z)[^\n]*|/\*.*?(?:\*/|\Z))+)
+    |(?P<literal>
+        (?:[bBxXnN]|_\w+\s*)?(?:'(?:[^'\\]|\\.|'')*(?:'|\\?\Z)|"(?:[^"\\]|\\.|"")*(?:"|\\?\Z))
+        |0[bB][01]+
+        |{_NUMBER}
+    )
+    |(?P<word>[^\W\d][\w$]*|`(?:[^`]|``)*(?:`|\Z)|@+[\w$.]+)
+    |(?P<sign>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+SQL, MYSQL = "sql", "mysql"
+"""How literals are written."""
+_TOKENS = {SQL: _SQL, MYSQL: _MYSQL}
 # Lists of any length are one: of literals, of parameters, and of rows of these.
 _LISTS = (
     (re.compile(r"\?(?:, ?\?)+"), "?, ..."),
@@ -53,20 +71,20 @@ def decoded(text: bytes, cut: bool) -> str:
     return "" if _CONTROL.search(found) else " ".join(found.split())
 
 
-def shown(text: str, how: str) -> str:
-    """Of a statement: `full`, `normalised`, or a number for it."""
+def shown(text: str, how: str, noun: str = "statement", quotes: str = SQL) -> str:
+    """Of a statement or unit: `full`, `normalised`, or a number for it."""
     if how == FULL:
         return text
-    found = normalised(text)
+    found = normalised(text, quotes)
     if how == OFF:
-        return f"statement {hashlib.sha256(found.encode('utf-8', 'surrogateescape')).hexdigest()[:_DIGITS]}"
+        return f"{noun} {hashlib.sha256(found.encode('utf-8', 'surrogateescape')).hexdigest()[:_DIGITS]}"
     return found
 
 
-def normalised(text: str) -> str:
+def normalised(text: str, quotes: str = SQL) -> str:
     """Without literals and comments."""
     parts: list[str] = []
-    for match in _TOKEN.finditer(text):
+    for match in _TOKENS[quotes].finditer(text):
         kind = match.lastgroup
         if kind == "blank":
             parts.append(" ")

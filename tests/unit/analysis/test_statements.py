@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wptrace.analysis.statements import FULL, NORMALISED, OFF, decoded, normalised, shown, title
+from wptrace.analysis.statements import FULL, MYSQL, NORMALISED, OFF, SQL, decoded, normalised, shown, title
 
 
 @pytest.mark.parametrize(
@@ -39,23 +39,40 @@ def test_literals_comments_and_blanks(text: str, found: str) -> None:
     assert normalised(text) == found
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (r"""select "it's", 'a\'b', "a\"b", 'c' from `t 1`""", "select ?, ... from `t 1`"),
+        ("select 1 # why\n from t -- and\n where a--1 > 0x1F", "select ? from t where a--? > ?"),
+        ("select _utf8mb4 'x', b'01', 0b11, @a1, @@x.y_2", "select ?, ..., @a1, @@x.y_2"),
+        ('select "cut \\', "select ?"),
+        ("select `cut", "select `cut"),
+    ],
+)
+def test_literals_as_mysql_writes_them(text: str, found: str) -> None:
+    assert normalised(text, MYSQL) == found
+
+
 def test_variants_are_one() -> None:
     every = {normalised(f"select x from t where id = {number} and s = '{number * 7}'") for number in range(300)}  # noqa: S608
     assert every == {"select x from t where id = ? and s = ?"}
 
 
-@given(st.text(max_size=1024))
-def test_any_text_has_an_answer(text: str) -> None:
-    assert len(normalised(text)) <= len(text) + 5 * text.count(",")
-    assert normalised(text) == normalised(text.strip())
+@given(st.text(max_size=1024), st.sampled_from((SQL, MYSQL)))
+def test_any_text_has_an_answer(text: str, quotes: str) -> None:
+    assert len(normalised(text, quotes)) <= len(text) + 5 * text.count(",")
+    assert normalised(text, quotes) == normalised(text.strip(), quotes)
 
 
-@pytest.mark.parametrize("piece", ["'", '"', "$", "$a$", "(1,", "(?),", "--", "/*", "e'\\", " ", "1", "?, ", "\\"])
-def test_no_text_takes_long(piece: str) -> None:
+@pytest.mark.parametrize(
+    "piece", ["'", '"', "$", "$a$", "(1,", "(?),", "--", "/*", "e'\\", " ", "1", "?, ", "\\", "_a", "`"]
+)
+@pytest.mark.parametrize("quotes", [SQL, MYSQL])
+def test_no_text_takes_long(piece: str, quotes: str) -> None:
     """Quadratic time would be a minute here."""
     text = (piece * 200_000)[:200_000]
     before = time.thread_time()
-    normalised(text)
+    normalised(text, quotes)
     assert time.thread_time() - before < 15
 
 
