@@ -478,4 +478,18 @@ int do_swap_page_exit(__u64 *ctx)
 	return on_fault_leave(ctx[1]);
 }
 
+/* --- Units of work of programs: Python attaches these where a definition says ------------------------------------------ */
+
+SEC("uprobe")
+int unit_begin(void *ctx)
+{
+	return on_unit_begin(ctx);
+}
+
+SEC("uprobe")
+int unit_end(void *ctx)
+{
+	return on_unit_end();
+}
+
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -56,16 +56,16 @@ def read_bytes(summary: Line) -> dict[str, int]:
     return found
 
 
-def has_rows_of_records(lines: list[Line]) -> None:
+def has_rows_of_records(lines: list[Line], text: str = "statement") -> None:
     """Operations, page-cache hits and requests one by one have the owners of the rows."""
     found: dict[str, Counter[tuple[str, str, str | None]]] = {kind: Counter() for kind in OWNED.values()}
     for one in lines:
         if one["kind"] in OWNED:
-            found[OWNED[one["kind"]]][one["op"], one["owner"], one["statement"]] += 1
+            found[OWNED[one["kind"]]][one["op"], one["owner"], one[text]] += 1
     rows: dict[str, Counter[tuple[str, str, str | None]]] = {kind: Counter() for kind in OWNED.values()}
     for kind, counted in rows.items():
         for row in totals(lines[-1], kind):
-            counted[row["op"], row["owner"], row["statement"]] += row["count"]
+            counted[row["op"], row["owner"], row[text]] += row["count"]
     assert found["owned_operation"] == rows["owned_operation"]
     assert found["owned_hit"] == rows["owned_hit"]
     # Those of operations are in their records.

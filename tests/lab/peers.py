@@ -35,6 +35,11 @@ POSTGRES = {
 # Servers whose functions definitions name.
 REDIS = roots.Recipe(name="peers-redis-", suites=("bookworm",), packages=("base-files", "dash", "redis-server"))
 NGINX = roots.Recipe(name="peers-nginx-", suites=("bookworm",), packages=("base-files", "dash", "nginx"))
+# A server that works on units that a definition names, by version.
+MARIADB = {
+    version: roots.Recipe(name="peers-mariadb-", suites=(suite,), packages=("base-files", "dash", "mariadb-server"))
+    for version, suite in (("10.5", "bullseye"), ("10.11", "bookworm"), ("11.8", "trixie"))
+}
 # Scrapes the metrics.
 PROMETHEUS = roots.Recipe(name="peers-prometheus-", suites=("sid",), packages=("base-files", "prometheus"))
 # Gets alerts from Prometheus.
@@ -64,7 +69,18 @@ def command(tool: str, *arguments: str, recipe: roots.Recipe = RECIPE) -> list[s
 
 if __name__ == "__main__":
     try:
-        for recipe in (RECIPE, NBD, VSOCK, POSTGRES[15], REDIS, NGINX, PROMETHEUS, ALERTMANAGER, VICTORIA):
+        for recipe in (
+            RECIPE,
+            NBD,
+            VSOCK,
+            POSTGRES[15],
+            MARIADB["10.11"],
+            REDIS,
+            NGINX,
+            PROMETHEUS,
+            ALERTMANAGER,
+            VICTORIA,
+        ):
             print(fetch(recipe))
     except LabError as error:
         sys.exit(f"peers: {error}")

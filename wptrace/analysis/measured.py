@@ -20,8 +20,8 @@ from wptrace.model.kind import (
     OWNER,
     PASID,
     STACK,
-    STATEMENT,
     TASK,
+    TEXTS,
     TOTAL,
     Group,
     Kind,
@@ -80,7 +80,7 @@ _BY_TYPE = {
     CPU: CPU,
     STACK: STACK,
     PASID: PASID,
-    **dict.fromkeys((TASK, COMM, CGROUP, FILE, CALL, STATEMENT), OWNED_BY),
+    **dict.fromkeys((TASK, COMM, CGROUP, FILE, CALL, *TEXTS), OWNED_BY),
 }
 
 

@@ -16,7 +16,7 @@ SHARE = 0.01
 _LONGER = 2
 _ALWAYS = ("version", "kernel", "host", "machine")
 # They say how something is shown, and not of what.
-_SHOWN = ("by", "command", "neighbours", "segments", "kicks", "statement_text")
+_SHOWN = ("by", "command", "neighbours", "segments", "kicks", "statement_text", "unit")
 
 
 class Unlike(NamedTuple):

@@ -113,23 +113,27 @@ def tracepoint_probe(event: str, number: int) -> Probe:
     return Probe(f"tracepoint/{event}", _TRACEPOINT, number)
 
 
-def run_at(probe: Probe, program: int) -> int:
-    """A descriptor: the program runs there, on all CPUs, until it is closed."""
-    lib = libbpf()
-    ffi = lib.ffi
+def open_probe(probe: Probe) -> int:
+    """A descriptor of such an event, on all CPUs. No program runs there yet."""
+    ffi = libbpf().ffi
     text = ffi.new("char[]", probe.text.encode())
     attribute = bytearray(_LARGER_ATTRIBUTE)
     address = int(ffi.cast("uintptr_t", text)) if probe.text else 0
     fields = ((0, 4, probe.type), (4, 4, len(attribute)), (8, 8, probe.config), (_ADDRESS, 8, address))
     for offset, size, value in (*fields, (_OFFSET, 8, probe.offset)):
         attribute[offset : offset + size] = value.to_bytes(size, "little")
-    fd = _open(attribute, -1, 0, f"program cannot be attached to {probe.name}")
+    return _open(attribute, -1, 0, f"program cannot be attached to {probe.name}")
+
+
+def run_at(probe: Probe, program: int) -> int:
+    """A descriptor: the program runs there, on all CPUs, until it is closed."""
+    fd = open_probe(probe)
     try:
         fcntl.ioctl(fd, _SET_PROGRAM, program)
         fcntl.ioctl(fd, _ENABLE, 0)
     except OSError as error:
         os.close(fd)
-        lib.fail(error.errno or 0, f"program cannot be attached to {probe.name}")
+        libbpf().fail(error.errno or 0, f"program cannot be attached to {probe.name}")
     return fd
 
 

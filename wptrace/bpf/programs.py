@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from wptrace.bpf import perf, targets
 from wptrace.bpf.lib import libbpf
@@ -62,6 +62,8 @@ class Program:
         """The target of a fentry, fexit or tp_btf program, if it is known before the load."""
         self._event: tuple[perf.Event, int, tuple[int, ...]] | None = None
         self._on_cpus: dict[int, tuple[int, Link]] = {}
+        self._in_files: Sequence[Callable[[], perf.InFile]] = ()
+        self._on_return = False
 
     @property
     def autoload(self) -> bool:
@@ -102,10 +104,16 @@ class Program:
         self._event = (event, period, tuple(cpus))
         self.section = f"perf_event/{event.name}"
 
+    def run_in(self, files: Sequence[Callable[[], perf.InFile]], on_return: bool) -> None:
+        """Says where a program of the section `uprobe` attaches: instructions, each in a file that is opened for it."""
+        self._in_files, self._on_return = files, on_return
+
     def attach(self) -> Link:
-        """Attaches to what the program's section name says, or `run_on`."""
+        """Attaches to what the program's section name says, or `run_on` or `run_in`."""
         if self._event is not None:
             return [self.attach_cpu(cpu) for cpu in self._event[2]][-1]
+        if self._in_files:
+            return [self._attach_in(opened) for opened in self._in_files][-1]
         attach = self._lib.bpf_program__attach_trace if self.traces_types else self._lib.bpf_program__attach
         return self._keep(attach(self._handle), self.section)
 
@@ -130,6 +138,18 @@ class Program:
             raise
         self._on_cpus[cpu] = (fd, link)
         return link
+
+    def _attach_in(self, opened: Callable[[], perf.InFile]) -> Link:
+        place = opened()
+        try:
+            fd = perf.open_probe(perf.file_probe(self.section, place, self._on_return))
+        finally:
+            os.close(place.fd)
+        try:
+            return self.attach_perf_event(fd)
+        except WptraceError:
+            os.close(fd)
+            raise
 
     def set_period(self, cpu: int, period: int) -> None:
         """Set the period of the event on a CPU to which the program is attached."""

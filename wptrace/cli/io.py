@@ -15,19 +15,21 @@ from wptrace.errors import UsageError, WptraceError
 from wptrace.model.units import parse_duration
 
 if TYPE_CHECKING:
+    from wptrace.engine.definition.unit import Unit
     from wptrace.engine.workload import Workload
     from wptrace.flows.io.block import BlockFlow
     from wptrace.flows.io.path import PathFlow
 
 SUMMARY = "follow reads and writes through the kernel, stage by stage"
 
-_PATH_ONLY = ("sample", "limit", "stuck", "by", "statement_text", "waits")
+_PATH_ONLY = ("sample", "limit", "stuck", "by", "unit", "program", "statement_text", "waits")
 _NEED_OPERATIONS = {"file": "which file it is of", "dir": "which file it is of", "segments": "what it is made of"}
 _PATH_SWITCHES = ("interference", "writeback", "neighbours", "children", "segments")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from wptrace.analysis.statements import TEXTS
+    from wptrace.engine.definition import unit
     from wptrace.flows.io.options import BY, FILTERS, LEVELS, TOP
 
     common.add_interval(parser)
@@ -46,9 +48,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--writeback", action="store_true", help="also follow what is written back later, by its owner")
     which.add_argument("--by", choices=BY, help="also show rows by owner")
     which.add_argument(
+        "--unit",
+        metavar="NAME|FILE.toml",
+        help=f"with --by unit: what a unit of work is, by name ({', '.join(unit.names())}) or definition",
+    )
+    which.add_argument("--program", metavar="PATH", help="with --unit: the file of its program, such as /proc/PID/exe")
+    which.add_argument(
         "--statement-text",
         choices=TEXTS,
-        help="with --by statement: texts without their literals, in full, or a number for each (default: normalised)",
+        help="with --by statement or unit: texts without literals, in full, or a number for each (default: normalised)",
     )
     which.add_argument(
         "--neighbours", action="store_true", help="also who had the device while others waited (default: --by cgroup)"
@@ -115,10 +123,17 @@ def flows(options: argparse.Namespace) -> list[PathFlow | BlockFlow]:
 
 
 def _require(options: argparse.Namespace) -> common.EventOptions:
-    from wptrace.flows.io.options import STATEMENT
+    from wptrace.flows.io.options import BY_TEXT, UNIT
 
-    if options.statement_text is not None and options.by != STATEMENT and options.level == "path":
-        raise UsageError("--statement-text needs --by statement: it says how statements are shown")
+    if options.level != "block":
+        if options.statement_text is not None and options.by not in BY_TEXT:
+            raise UsageError("--statement-text needs --by statement or unit: it says how these are shown")
+        if options.by == UNIT and options.unit is None:
+            raise UsageError("--by unit needs --unit: it says what a unit of work is")
+        if options.unit is not None and options.by != UNIT:
+            raise UsageError("--unit needs --by unit: it says what a unit of work is")
+        if options.program is not None and options.unit is None:
+            raise UsageError("--program needs --unit: it is the program of its definition")
     return path.require(options)
 
 
@@ -197,20 +212,27 @@ def _by(options: argparse.Namespace) -> str:
 
 def _owners(options: argparse.Namespace, by: str) -> tuple[str, ...]:
     """The owners that a key leads to, the present one first."""
-    from wptrace.flows.io.options import BY, CGROUP, COMM, DEVICE, DIR, FILE, PROCESS, STATEMENT, THREAD
+    from wptrace.flows.io.options import BY, BY_TEXT, CGROUP, COMM, DEVICE, DIR, FILE, PROCESS, THREAD
 
     order = [PROCESS, CGROUP, FILE, THREAD, COMM, DIR]
-    # Statements are for who has such a server.
-    absent = {DEVICE if options.neighbours else "", STATEMENT if by != STATEMENT else ""}
+    # Statements and units are for who has such a program.
+    absent = {DEVICE if options.neighbours else "", *(one for one in BY_TEXT if one != by)}
     order += [one for one in BY if one not in order and one not in absent]
     at = order.index(by) if by else 0
     return (*order[at:], *order[:at]) if by else ()
 
 
+def _unit(options: argparse.Namespace) -> Unit:
+    from wptrace.engine.definition import unit
+
+    found = unit.find(options.unit)
+    return found if options.program is None else found._replace(program=options.program)
+
+
 def _path(options: argparse.Namespace, events: common.EventOptions, by: str, why: str = "") -> PathFlow:
     from wptrace.analysis.statements import NORMALISED
     from wptrace.engine import filters
-    from wptrace.flows.io.options import DEVICE, FILTERS, TOP, WAITS_NS, Options
+    from wptrace.flows.io.options import DEVICE, FILTERS, TOP, UNIT, WAITS_NS, Options
     from wptrace.flows.io.path import PathFlow
 
     if options.times != "auto":
@@ -240,6 +262,7 @@ def _path(options: argparse.Namespace, events: common.EventOptions, by: str, why
         writeback=options.writeback,
         by=by,
         statement_text=options.statement_text or NORMALISED,
+        unit=_unit(options) if by == UNIT else None,
         neighbours=options.neighbours,
         segments=options.segments,
         top=TOP if options.top is None else common.number(options.top, "--top"),

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from wptrace.errors import UsageError
 from wptrace.kernel import elf, files
 
-_FUNCTION, _CHOSEN_LATE = 2, 10  # STT_FUNC, STT_GNU_IFUNC
+_OBJECT, _FUNCTION, _OF_THREAD, _CHOSEN_LATE = 1, 2, 6, 10  # STT_OBJECT, STT_FUNC, STT_TLS, STT_GNU_IFUNC
 _PROGRAM, _LIBRARY = 2, 3  # ET_EXEC, ET_DYN
 _MACHINES = {"x86_64": 62, "aarch64": 183}
 _MAGIC = b"\x7fELF"
@@ -41,6 +41,14 @@ class Spot(NamedTuple):
     offset: int
     counter: int = 0
     """The place in the file of a number that is incremented while somebody watches; 0: there is none."""
+
+
+class Variable(NamedTuple):
+    """A global variable."""
+
+    distance: int
+    """From the begin of the code of a process."""
+    size: int
 
 
 def look_up(name: str) -> str:
@@ -94,7 +102,7 @@ class Binary:
         """The entry of a function; raises UsageError where it has none that can be probed."""
         found = elf.symbols(self.fd)
         if found is None:
-            raise UsageError(f"{self.path} has no names of functions: it is stripped")
+            raise UnknownNameError(f"{self.path} has no names of functions: it is stripped")
         wanted = name.encode() + b"\0"
         places, late = set(), False
         for symbol in found.table:
@@ -111,6 +119,29 @@ class Binary:
             raise UsageError(f"{self.path} has {len(places)} functions {name}")
         (address,) = places
         return self.spot(address, name)
+
+    def variable(self, name: str) -> Variable:
+        """Raises UsageError where it has none, or one that each thread has."""
+        found = elf.symbols(self.fd)
+        if found is None or not found.code:
+            raise UnknownNameError(f"{self.path} has no names of variables: it is stripped")
+        wanted = name.encode() + b"\0"
+        places = set()
+        for symbol in found.table:
+            if symbol.section and found.names.startswith(wanted, symbol.name):
+                if symbol.type == _OF_THREAD:
+                    raise UsageError(f"each thread has a variable {name} of its own in {self.path}")
+                if symbol.type == _OBJECT:
+                    places.add((symbol.value, symbol.size))
+        if not places:
+            why = "" if found.full else ": it is stripped of all names but those that others use"
+            raise UnknownNameError(f"{self.path} has no variable {name}{why}")
+        if len(places) > 1:
+            raise UsageError(f"{self.path} has {len(places)} variables {name}")
+        ((address, size),) = places
+        # As the kernel finds `start_code`, whatever segment that is in.
+        code = min(one.address for one in found.code)
+        return Variable(address - code & (1 << 64) - 1, size)
 
     def spot(self, address: int, name: str, counter: int = 0) -> Spot:
         """The place of an address of code; `counter` is an address of data."""

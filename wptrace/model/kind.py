@@ -27,6 +27,9 @@ ALL = _All()
 
 DEVICE, OPERATION, CPU, TASK, CGROUP, PASID, STACK = "device", "operation", "cpu", "task", "cgroup", "pasid", "stack"
 COMM, FILE, CALL, STATEMENT = "comm", "file", "call", "statement"
+UNIT = "unit"
+TEXTS = (STATEMENT, UNIT)
+"""Labels that are the text of what a program works on."""
 NUMBER = "number"
 OWNER = "owner"
 """Another name of the label that says whose something is."""
@@ -69,8 +72,8 @@ class Label(NamedTuple):
         ):
             # The value stands for all that found no row of its own.
             plain = None
-        if self.type == STATEMENT and isinstance(value, Comm):
-            # A task that works on no statement has none.
+        if self.type in TEXTS and isinstance(value, Comm):
+            # A task that works on no statement or unit has none.
             plain = None
         return {**({self.alias: self.shown(value)} if self.alias else {}), self.name: plain}
 

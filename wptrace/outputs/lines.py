@@ -13,7 +13,7 @@ from wptrace.kernel import blkstatus
 from wptrace.kernel.clock import clock_seconds, clock_time
 from wptrace.model import units
 from wptrace.model.book import Cause
-from wptrace.model.kind import OWNER, STATEMENT, Kind
+from wptrace.model.kind import OWNER, TEXTS, Kind
 from wptrace.model.report import Event, InFlight, Output, Report, Start
 from wptrace.model.rows import Number, Rows, code_of
 from wptrace.outputs import text
@@ -23,7 +23,7 @@ from wptrace.outputs.text.words import ends, group, padded, printable, task
 
 # Names are cut to their columns; a task or a figure that is too wide for one makes its line wider.
 _TIME, _DATED = 15, 26
-_LARGEST, _STATEMENT = 13, 40
+_LARGEST, _TEXT = 13, 40
 _NOTHING = "-"
 _KNOWN = 4096
 _DECIMALS = {"us": 1, "ms": 3}
@@ -244,13 +244,17 @@ def _columns(start: Start, wanted: Wanted) -> Sequence[Column]:
         Column("OFFSET/SECTOR", 13, _place, right=True),
         Column("BYTES", 8, size, right=True),
     )
-    statements = (Column("STATEMENT", _STATEMENT, lambda event: event.fields.get(OWNER) or _NOTHING),)
+    texts = (
+        Column(field.name.upper(), _TEXT, lambda event: event.fields.get(OWNER) or _NOTHING)
+        for field in start.fields
+        if field.name in TEXTS
+    )
     # Last, so that it need not be cut.
     return (
         *who,
         *what,
         *took,
-        *(statements if any(field.name == STATEMENT for field in start.fields) else ()),
+        *texts,
         Column("FILE", 0, lambda event: event.fields.get("path") or _NOTHING, whole=True, field="path"),
     )
 

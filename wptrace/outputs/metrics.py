@@ -24,8 +24,8 @@ from wptrace.model.kind import (
     OPERATION,
     PASID,
     STACK,
-    STATEMENT,
     TASK,
+    TEXTS,
     TOTAL,
     Bounded,
     Group,
@@ -35,7 +35,7 @@ from wptrace.model.kind import (
 from wptrace.model.report import BYTES, Snapshot, merged
 
 # Kinds of values of which there may be any number.
-_NO_LABELS = {TASK, COMM, FILE, CGROUP, STACK, PASID, CALL, STATEMENT}
+_NO_LABELS = {TASK, COMM, FILE, CGROUP, STACK, PASID, CALL, *TEXTS}
 _NAMES = {DEVICE: "device", OPERATION: "operation", CPU: "cpu"}
 _BASE_UNITS = {"ns": "seconds", "ms": "seconds"}
 # The limit of one flow: groups beyond this many distributions are one, `others`.

@@ -12,8 +12,8 @@ from wptrace.capture import sums
 from wptrace.capture.reader import Head
 from wptrace.capture.selection import Selection
 from wptrace.flows.io import kinds
-from wptrace.flows.io.kinds import STATEMENT_FIELDS
-from wptrace.flows.io.options import CGROUP, COMM, DEVICE, DIR, FILE, OWNED, PROCESS, STATEMENT, THREAD
+from wptrace.flows.io.kinds import text_label
+from wptrace.flows.io.options import BY_TEXT, CGROUP, COMM, DEVICE, DIR, FILE, OWNED, PROCESS, THREAD
 from wptrace.flows.io.parts import owners
 from wptrace.model.kind import NOBODY, OTHERS, Comm, Kind, Task
 from wptrace.model.report import Event, Report
@@ -27,7 +27,7 @@ _MOST = 1 << 16
 
 def answers(head: Head, by: str) -> bool:
     """Whether the capture has each operation, and that says whose it is."""
-    is_known = by in _BY or (by == STATEMENT and has_statements(head))
+    is_known = by in _BY or has_texts(head, by)
     return head.start.flow == "io" and head.start.level in OWNED and head.each and is_known
 
 
@@ -36,9 +36,10 @@ def have_rows(head: Head, by: str, selection: Selection) -> bool:
     return not any(selection.unanswered(one) for one in head.start.kinds if one in owners.KINDS[by])
 
 
-def has_statements(head: Head) -> bool:
-    """Whether its events have a statement."""
-    return STATEMENT_FIELDS[0] in head.start.fields
+def has_texts(head: Head, by: str) -> bool:
+    """Whether its events have a statement, or a unit."""
+    label = text_label(head.start.fields)
+    return label is not None and label.name == by
 
 
 def without(report: Report) -> Report:
@@ -80,9 +81,9 @@ class Owned:
 
     def _owner(self, event: Event) -> Any:
         fields = event.fields
-        if self._by == STATEMENT:
+        if self._by in BY_TEXT:
             owner = str(fields["owner"])
-            return owner if fields["statement"] is not None or owner in (NOBODY, OTHERS) else Comm(owner)
+            return owner if fields[self._by] is not None or owner in (NOBODY, OTHERS) else Comm(owner)
         if self._by == DEVICE:
             return event.group.values[0]
         if self._by in (FILE, DIR):

@@ -14,18 +14,18 @@ from wptrace.capture.selection import Selection
 from wptrace.errors import UsageError
 from wptrace.flows.io.causes import NEIGHBOUR_LATE, NEIGHBOUR_UNKNOWN
 from wptrace.flows.io.kinds import REQUEST
-from wptrace.flows.io.options import OWNED, STATEMENT
+from wptrace.flows.io.options import OWNED
 from wptrace.flows.io.spans import BY
 from wptrace.model.book import Book
-from wptrace.model.kind import REQUESTS, TOTAL
+from wptrace.model.kind import REQUESTS, TEXTS, TOTAL
 from wptrace.model.report import Counters, Report, Verdict
-from wptrace.tools.owned import has_statements
+from wptrace.tools.owned import has_texts
 from wptrace.tools.singles import Singles
 
 EXACT = "neighbours, by {}, are the exact overlap of the times of single requests, from the records of the capture"
 COUNTED = "neighbours are as the kernel counted them, not from the records of single requests"
 
-_RULES = ("statement", "owner", "neighbour")
+_RULES = (*TEXTS, "owner", "neighbour")
 
 
 def owners(head: Head, by: str | None) -> str:
@@ -33,14 +33,14 @@ def owners(head: Head, by: str | None) -> str:
     start = head.start
     counted = bool(start.filters.get("neighbours"))
     by = by or start.filters.get("by") or BY[0]
-    others = [name for name in start.filters if name not in ("dev", "by", "neighbours", "statement_text")]
+    others = [name for name in start.filters if name not in ("dev", "by", "neighbours", "statement_text", "unit")]
     if start.flow != "io" or start.level not in OWNED:
         lacking = "it has no owners of requests"
     elif others:
         lacking = f"with --{others[0]}, so that who else had the device is not in it"
     elif not head.each:
         lacking = "without --each, so that not every request is in it"
-    elif by not in BY and not (by == STATEMENT and has_statements(head)):
+    elif by not in BY and not has_texts(head, by):
         lacking = f"records do not tell owners by {by}"
     else:
         return by

@@ -15,7 +15,7 @@ from wptrace.capture.records import Names
 from wptrace.engine.definition import records as objects
 from wptrace.errors import WptraceError
 from wptrace.flows.io import block, recorded, records
-from wptrace.flows.io.kinds import UNREAD
+from wptrace.flows.io.kinds import UNREAD, text_label
 from wptrace.flows.io.parts import images, kicks
 from wptrace.flows.io.spans import OwnerNames, Spans
 from wptrace.kernel.cgroup_names import CgroupNames
@@ -69,7 +69,7 @@ class Singles:
             made = self._spans[found.number] = _spans(layout, by)
         spans, rows = made
         spans.cgroups = CgroupNames(known=self._capture.cgroups)
-        spans.statement_of = _statement_of(self._capture)
+        spans.text_of = _text_of(self._capture)
         for piece in _pieces(found, layout.stride):
             yield from spans.of(list(rows.iter_unpack(piece)))
 
@@ -102,14 +102,17 @@ def _pieces(found: Records, stride: int) -> Iterator[memoryview]:
         yield rows[first : first + _AT_ONCE * stride]
 
 
-def _statement_of(capture: _From) -> Callable[[int], Any]:
+def _text_of(capture: _From) -> Callable[[int], Any]:
     return lambda of: capture.statements.get(of, UNREAD)
 
 
 def _stories(capture: _From, number: int, whole: bool) -> _Decoder:
     layout: Described = capture.layouts[number]
-    statement_of = _statement_of(capture) if "statement" in layout.struct(layout.record).names else None
-    stories = records.Stories(layout, layout.names, CgroupNames(known=capture.cgroups), statement_of=statement_of)
+    label = None if capture.head is None else text_label(capture.head.start.fields)
+    texts = None
+    if label is not None and "statement" in layout.struct(layout.record).names:
+        texts = records.OwnersOfRecords(label, _text_of(capture))
+    stories = records.Stories(layout, layout.names, CgroupNames(known=capture.cgroups), texts=texts)
     stories.stack_of = lambda of: capture.stacks.get(of, records.NO_STACK)
     rows = layout.rows(stories.layout)
 

@@ -24,6 +24,7 @@ enum owner_by {
 	OWNER_BY_FILE,
 	OWNER_BY_DIR,
 	OWNER_BY_STATEMENT,
+	OWNER_BY_UNIT,
 };
 EXPORT_ENUM(owner_by);
 const volatile enum owner_by owner_by;
@@ -49,7 +50,7 @@ enum owner_known {
 	OWNER_UNKNOWN,
 	OWNER_KNOWN, /* the key is there */
 	OWNER_BEING_NAMED,
-	OWNER_NAMED, /* and the path of a file or a directory, or the text of a statement */
+	OWNER_NAMED, /* and the path of a file or a directory, or the text of a statement or unit */
 };
 
 struct owner {
@@ -83,7 +84,7 @@ static __always_inline struct owner *owner_at(__u32 place)
 #define BY_STATEMENT(by) false
 #else
 #define BY_FILE(by) ((by) == OWNER_BY_FILE || (by) == OWNER_BY_DIR)
-#define BY_STATEMENT(by) ((by) == OWNER_BY_STATEMENT)
+#define BY_STATEMENT(by) ((by) >= OWNER_BY_STATEMENT) /* or by unit */
 #endif
 #define BY_NAME(by) ((by) == OWNER_BY_PROCESS || (by) == OWNER_BY_THREAD || (by) == OWNER_BY_COMM || BY_STATEMENT(by))
 
@@ -213,7 +214,7 @@ __noinline __u32 owner_of_statement(void)
 
 	if (!BY_STATEMENT(owner_by))
 		return 0;
-	statement_of_task(&statement, key.comm);
+	statement_of_task(&statement, key.comm, owner_by == OWNER_BY_UNIT);
 	key.id = statement.hash;
 	key.more = statement.row;
 	return owner_by_statement(&key, statement.text);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * The statement that a database server executes (--by statement), read from the memory of its process when
- * an operation begins. A statement without I/O costs nothing, and one that began before the trace is seen.
+ * an operation begins. A statement without I/O costs nothing, and one that began before the trace is seen. The unit of
+ * work of any program (--by unit) is read the same way, or known from probes (unit.h).
  *
  * The memory is not trusted. It is only compared and copied, as far as there is room. Python
  * interprets the copy (wptrace/flows/io/parts/statements.py).
@@ -12,6 +13,15 @@
 #include "block/path/shared.h"
 #include "lib/comm.h"
 
+/* Where the text is. */
+enum text_place {
+	TEXT_PLACE_POINTER, /* a variable points to it */
+	TEXT_PLACE_ARRAY, /* a variable has it */
+	TEXT_PLACE_NUMBER, /* a variable has a number instead */
+	TEXT_PLACE_PROBES, /* the probes of units have copied it */
+};
+EXPORT_ENUM(text_place);
+
 /*
  * A program whose statement pointer is known, identified by its file, since processes come and go. The
  * inode and the size identify the file: stat(2) gives another device than the kernel's on btrfs and overlayfs.
@@ -20,13 +30,15 @@ struct server {
 	__u64 inode; /* 0: none, also at later places */
 	__u64 size;
 	/* The rest: from the start of a process's code to a variable. */
-	__u64 text; /* debug_query_string: the statement */
+	__u64 text; /* debug_query_string: the statement; the variable of a unit */
 	__u64 aio; /* pgaio_ctl: handles of asynchronous I/O; 0: older than PostgreSQL 18 */
 	__u64 share; /* io_max_concurrency: how many of them a process has */
 	__u64 contexts; /* error_context_stack: what it is busy with */
 	__u64 entry; /* MyBEEntry: its row of pg_stat_activity */
 	__u64 number; /* MyProcNumber */
 	__u64 text_size; /* pgstat_track_activity_query_size */
+	__u32 place; /* text_place */
+	__u32 bytes; /* of a number */
 };
 
 #define SERVERS 16
@@ -59,16 +71,66 @@ enum statement_row {
 	STATEMENT_ROW_TITLE, /* the process title of a server without a statement */
 	STATEMENT_ROW_UNREAD, /* the text was not in memory, or there is none where there should be */
 	STATEMENT_ROW_OTHERS, /* of records: the table of owners had no place for it */
+	STATEMENT_ROW_NUMBER, /* a unit that is a number: the key has it instead of a hash */
+	STATEMENT_ROW_IDLE, /* the program of units, without one */
 };
 EXPORT_ENUM(statement_row);
 /* The bits of a record's `statement` that have its row. */
 CONSTANT(STATEMENT_ROW_BITS, 3);
 
 struct statement {
-	__u64 hash; /* of its text */
+	__u64 hash; /* of its text; of a number itself, above STATEMENT_ROW_BITS */
 	__u64 text; /* where it is; 0: nowhere */
 	enum statement_row row;
 };
+
+/* In the place of the address of a text: the one that the probes have copied for the current task. */
+#define COPIED_TEXT 1
+
+/* The program of a process, and the addresses of its code and title. */
+struct program {
+	__u64 inode;
+	__u64 size;
+	__u64 code;
+	__u64 title;
+	__u64 started; /* the task: its id may be reused */
+};
+
+/* A kernel thread has none. */
+static __always_inline void program_of(struct task_struct *task, struct program *found, bool typed)
+{
+	struct mm_struct *memory = FIELD(typed, task, mm);
+	struct inode *inode;
+	struct file *file;
+
+	if (!memory)
+		return;
+	file = FIELD(typed, memory, exe_file);
+	if (!file)
+		return;
+	inode = FIELD(typed, file, f_inode);
+	found->inode = FIELD(typed, inode, i_ino);
+	found->size = FIELD(typed, inode, i_size);
+	found->code = FIELD(typed, memory, start_code);
+	found->title = FIELD(typed, memory, arg_start);
+	found->started = FIELD(typed, task, start_time);
+}
+
+static __always_inline void current_program(struct program *found)
+{
+	if (has_typed_task())
+		program_of(bpf_get_current_task_btf(), found, true);
+	else
+		program_of((void *)bpf_get_current_task(), found, false);
+}
+
+static __always_inline __u64 mix(__u64 hash, __u64 word)
+{
+	hash = (hash ^ word) * 0x9e3779b97f4a7c15ULL;
+	return hash ^ hash >> 32;
+}
+
+#include "block/path/unit.h"
 
 __noinline __u32 find_server(__u64 inode, __u64 size)
 {
@@ -99,10 +161,8 @@ __noinline __u64 hash_text(__u64 text)
 		if (length < 0)
 			return 0;
 #pragma unroll
-		for (word = 0; word < STATEMENT_PIECE / sizeof(__u64); word++) {
-			hash = (hash ^ words[word]) * 0x9e3779b97f4a7c15ULL;
-			hash ^= hash >> 32;
-		}
+		for (word = 0; word < STATEMENT_PIECE / sizeof(__u64); word++)
+			hash = mix(hash, words[word]);
 		if (length <= STATEMENT_PIECE)
 			break;
 	}
@@ -114,7 +174,11 @@ __noinline int keep_text(__u32 place, __u64 text)
 	struct statement_text *kept = (void *)bpf_map_lookup_elem(&statement_texts, &place);
 
 	/* Python compares it with its hash, which shows if it could not be read or has changed. */
-	if (kept)
+	if (!kept)
+		return 0;
+	if (text == COPIED_TEXT)
+		keep_copied_text(kept->text);
+	else
 		bpf_probe_read_user_str(kept->text, STATEMENT_BYTES, (void *)text);
 	return 0;
 }
@@ -191,43 +255,30 @@ __noinline __u64 text_of_submitter(__u64 code, __u32 place)
 /* "postgres" and "postmast(er)". */
 #define IS_SERVER_NAME(word) ((word) == 0x7365726774736f70ULL || (word) == 0x7473616d74736f70ULL)
 
-/* The program of a process, and the addresses of its code and title. */
-struct program {
-	__u64 inode;
-	__u64 size;
-	__u64 code;
-	__u64 title;
-};
-
-/* A kernel thread has none. */
-static __always_inline void program_of(struct task_struct *task, struct program *found, bool typed)
+/* Of a variable of units. */
+static __always_inline void number_of_program(struct statement *statement, __u64 address, __u32 bytes)
 {
-	struct mm_struct *memory = FIELD(typed, task, mm);
-	struct inode *inode;
-	struct file *file;
+	__u64 number = 0;
 
-	if (!memory)
+	if (bytes > sizeof(number))
+		bytes = sizeof(number);
+	if (bpf_probe_read_user(&number, bytes, (void *)address)) {
+		statement->row = STATEMENT_ROW_UNREAD;
 		return;
-	file = FIELD(typed, memory, exe_file);
-	if (!file)
-		return;
-	inode = FIELD(typed, file, f_inode);
-	found->inode = FIELD(typed, inode, i_ino);
-	found->size = FIELD(typed, inode, i_size);
-	found->code = FIELD(typed, memory, start_code);
-	found->title = FIELD(typed, memory, arg_start);
+	}
+	statement->row = STATEMENT_ROW_NUMBER;
+	statement->hash = number << STATEMENT_ROW_BITS;
 }
 
-static __always_inline void statement_of_task(struct statement *statement, __u64 *comm)
+static __always_inline void statement_of_task(struct statement *statement, __u64 *comm, bool unit)
 {
 	struct program program = {};
 	__u32 place = SERVERS;
 	__u64 text = 0;
 
-	if (has_typed_task())
-		program_of(bpf_get_current_task_btf(), &program, true);
-	else
-		program_of((void *)bpf_get_current_task(), &program, false);
+	current_program(&program);
+	if (unit && unit_of_task(statement, &program))
+		return;
 	if (program.inode)
 		place = find_server(program.inode, program.size);
 	if (place >= SERVERS) {
@@ -237,11 +288,23 @@ static __always_inline void statement_of_task(struct statement *statement, __u64
 			unknown_server = bpf_get_current_pid_tgid() >> 32;
 		return;
 	}
-	/* A process that has never written there may not have the page. */
-	bpf_probe_read_user(&text, sizeof(text), (void *)(program.code + servers[place].text));
-	if (!text)
+	text = program.code + servers[place].text;
+	if (unit && servers[place].place == TEXT_PLACE_PROBES) {
+		statement->row = STATEMENT_ROW_IDLE;
+		return;
+	}
+	if (unit && servers[place].place == TEXT_PLACE_NUMBER) {
+		number_of_program(statement, text, servers[place].bytes);
+		return;
+	}
+	if (!unit || servers[place].place == TEXT_PLACE_POINTER)
+		/* A process that has never written there may not have the page. */
+		text = user_pointer(text);
+	if (!text && !unit)
 		text = text_of_submitter(program.code, place);
-	statement->row = text ? STATEMENT_ROW_STATEMENT : STATEMENT_ROW_TITLE;
+	statement->row = text ? STATEMENT_ROW_STATEMENT : unit ? STATEMENT_ROW_IDLE : STATEMENT_ROW_TITLE;
+	if (!text && unit)
+		return;
 	statement->text = text ? text : program.title;
 	statement->hash = hash_text(statement->text);
 	if (!statement->hash) {

@@ -319,9 +319,9 @@ def test_of_what_a_filter_leaves_out_nothing_is_said() -> None:
     assert whole.figures == {"share": 1.0, "owners": 1}
 
 
-def by_statement(*rows: tuple[int, str, str, object, int, int]) -> Case:
+def by_statement(*rows: tuple[int, str, str, object, int, int], by: str = options.STATEMENT) -> Case:
     """Make a case of rows: kind by its index, device, operation, owner, count, and ns of each."""
-    kinds = io_owners.KINDS[options.STATEMENT]
+    kinds = io_owners.KINDS[by]
     cells = {
         kinds[which].group(dev, op, who): cell(times, **({"under_way": ns} if which == 2 else {"total": ns}))
         for which, dev, op, who, times, ns in rows
@@ -370,6 +370,15 @@ def test_statements_that_had_little() -> None:
     assert io_rules.statement(by_statement(*most)) is None
     assert io_rules.statement(by_statement(*most, (0, "sda", "read", "select a", 1, 22 * MS))) is None
     assert io_rules.statement(by_statement(*most, (0, "sda", "read", "select a", 1, 23 * MS))) is not None
+
+
+def test_the_unit_with_the_most_time() -> None:
+    rows = [(0, "sda", "read", kind.Comm("no unit"), 1, 9 * MS), (0, "sda", "read", "job", 1, 2 * MS)]
+    found = io_rules.unit(by_statement(*rows, by=options.UNIT))
+    assert found is not None
+    assert (found.rule, found.who) == ("unit", "job")
+    assert io_rules.statement(by_statement(*rows, by=options.UNIT)) is None
+    assert io_rules.unit(by_statement(*rows)) is None
 
 
 def test_a_statement_that_is_on_many_devices() -> None:
@@ -520,7 +529,7 @@ def test_every_rule_can_be_reached() -> None:
         case({**owned(backup=MS), REQUESTS: cell(9, device=5)}),
         case({REQUESTS: cell(9, device=5), SLEEP.group("sda", "read"): cell(9, asleep=5, wakeup=1)}),
         contended(38 * MS, 100 * MS, batch=92 * MS),
-        by_statement((0, "sda", "read", "select a", 1, MS)),
+        *(by_statement((0, "sda", "read", "select a", 1, MS), by=by) for by in (options.STATEMENT, options.UNIT)),
     ]
     hog = {"hog[7]": 100 * SECOND}
     cases += [in_the_way(case({READ: cell(9, device=MS)}), rule, hog) for rule in ("behind", "ran", "irq_off")]

@@ -18,13 +18,13 @@ from wptrace.capture import writer
 from wptrace.capture.writer import CaptureOutput
 from wptrace.cli.main import main
 from wptrace.errors import UsageError
-from wptrace.flows.io.kinds import KINDS, STATEMENT_FIELDS, UNREAD
-from wptrace.flows.io.options import STATEMENT
+from wptrace.flows.io.kinds import KINDS, TEXT_FIELDS, UNREAD
+from wptrace.flows.io.options import STATEMENT, UNIT
 from wptrace.flows.io.parts import owners
 from wptrace.flows.io.records import as_asked
 from wptrace.model.book import Book
 from wptrace.model.kind import NOBODY, OPERATIONS, REQUESTS, Comm
-from wptrace.model.report import Overhead, Report
+from wptrace.model.report import Overhead, Report, Start
 
 QUERY, OTHER = 0x1234567890ABCDE2, 0xFEDCBA0987654322
 LABELS = {
@@ -39,7 +39,12 @@ LATIN = "select '\\xe9' from t"
 """As it is shown: invalid UTF-8 is escaped."""
 FILTERS = {"dev": [], "by": "statement", "statement_text": "normalised"}
 BY_STATEMENT = START._replace(
-    filters=FILTERS, kinds=(*KINDS, *owners.KINDS[STATEMENT]), notes=[], fields=STATEMENT_FIELDS
+    filters=FILTERS, kinds=(*KINDS, *owners.KINDS[STATEMENT]), notes=[], fields=TEXT_FIELDS[STATEMENT]
+)
+BY_UNIT = BY_STATEMENT._replace(
+    filters={**FILTERS, "by": "unit", "unit": "mariadb"},
+    kinds=(*KINDS, *owners.KINDS[UNIT]),
+    fields=TEXT_FIELDS[UNIT],
 )
 FOUND = (
     one(DB, 100, 200, 260, statement=QUERY),
@@ -62,15 +67,15 @@ def capture(obj: BpfObject, tmp_path: Path, asked: list[int]) -> Path:
     return write(obj, tmp_path / "trace.wpt", asked)
 
 
-def write(obj: BpfObject, path: Path, asked: list[int], times: int = 1) -> Path:
+def write(obj: BpfObject, path: Path, asked: list[int], times: int = 1, start: Start = BY_STATEMENT) -> Path:
     def statement_of(word: int) -> Any:
         asked.append(word)
         return LABELS[word]
 
     output = CaptureOutput(path, ABOUT)
-    what = as_asked(True, True, True, statements=True)
+    what = as_asked(True, True, True, texts=True)
     take = output.raw(obj, what, ["other", "sda"], {0: "", 10: "/batch", 20: "/app"}.__getitem__, dict, statement_of)
-    output.start(BY_STATEMENT)
+    output.start(start)
     for _ in range(times):
         for at, values in enumerate(FOUND):
             take(memoryview(entry(obj, at, **values)))
@@ -97,6 +102,27 @@ def test_events_have_their_statement(capture: Path, capsys: pytest.CaptureFixtur
         ("postgres: walwriter", None),
         ("backup", None),
     ]
+
+
+def test_events_have_their_unit(
+    obj: BpfObject, tmp_path: Path, asked: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(obj, tmp_path / "trace.wpt", asked, start=BY_UNIT)
+    _, *events, summary = replayed(path, capsys, "--by=unit", "--comm=db")
+    assert {(one["owner"], one["unit"]) for one in events} == {
+        ("select ? from orders", "select ? from orders"),
+        (LATIN, LATIN),
+        ("unread", None),
+        ("postgres: walwriter", None),
+    }
+    assert all("statement" not in one for one in events)
+    rows = {row["unit"] for row in summary["rows"] if row["kind"] == "owned_operation"}
+    assert rows == {"select ? from orders", LATIN, None}
+    # A column of lines has the name of what it is.
+    assert main(["replay", str(path), "--line"]) == 0
+    assert "UNIT" in capsys.readouterr().out.splitlines()[0].split()
+    with pytest.raises(UsageError, match="its rows are by unit"):
+        main(["replay", str(path), "--by=statement"])
 
 
 def test_each_text_is_written_once_in_a_segment(

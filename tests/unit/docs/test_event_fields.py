@@ -64,7 +64,8 @@ def test_declared_fields_are_those_of_the_schema(kind: Kind, line: list[str]) ->
         assert types(described[field.name]) == {field.type}, field
 
 
-def test_fields_of_statements_are_those_of_the_schema() -> None:
+@pytest.mark.parametrize("by", kinds.TEXT_FIELDS)
+def test_fields_of_texts_are_those_of_the_schema(by: str) -> None:
     for line in ("operation", "request"):
         described = dict(properties(SCHEMA[line]))
-        assert [types(described[field.name]) for field in kinds.STATEMENT_FIELDS] == [{str}, {str}]
+        assert [types(described[field.name]) for field in kinds.TEXT_FIELDS[by]] == [{str}, {str}]

@@ -28,14 +28,14 @@ def read(path: Path) -> Definition:
 
 def parse(text: str, file: str) -> Definition:
     """Parse a definition, or raise DefinitionError."""
-    reader = _Reader(source.tables(text, file), Places(text), file)
+    reader = Reader(source.tables(text, file), Places(text), file)
     found = reader.definition()
     if reader.faults:
         raise DefinitionError(file, sorted(reader.faults, key=lambda fault: fault.place)[:_MAX_FAULTS])
     return found
 
 
-class _Reader:
+class Reader:
     """Collects faults; a part with a fault counts as missing."""
 
     def __init__(self, tables: dict[str, Any], places: Places, file: str) -> None:

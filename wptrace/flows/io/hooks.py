@@ -69,6 +69,11 @@ KICKS = Hook(
     required=False,
 )
 
+UNIT_END = Hook("unit.end", "end of a unit of work", ("unit_end",), (), "it is not known when units of work end", END)
+UNIT_BEGIN = Hook(
+    "unit.begin", "begin of a unit of work", ("unit_begin",), (), "it is not known when units of work begin", START
+)
+
 CHILDREN = Hook(
     "children",
     "a process is forked",

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from wptrace.analysis import waits
 from wptrace.engine.devices import LABELS
 from wptrace.model.kind import (
@@ -11,6 +13,7 @@ from wptrace.model.kind import (
     STATEMENT,
     TASK_FIELDS,
     UNATTRIBUTED,
+    UNIT,
     UNTIMED_FIELD,
     Comm,
     CounterField,
@@ -252,11 +255,20 @@ FIELDS = (
 )
 """Fields of all events of `wptrace io`; an event without one leaves it empty."""
 
-STATEMENT_LABEL = Label("statement", STATEMENT, OWNER)
-STATEMENT_FIELDS = (EventField(STATEMENT_LABEL.alias, str), EventField(STATEMENT_LABEL.name, str))
-"""Further fields of events with `--by statement`: the label of their owner."""
+TEXT_LABELS = {STATEMENT: Label("statement", STATEMENT, OWNER), UNIT: Label("unit", UNIT, OWNER)}
+TEXT_FIELDS = {by: (EventField(label.alias, str), EventField(label.name, str)) for by, label in TEXT_LABELS.items()}
+"""Further fields of events with `--by statement` or `--by unit`: the label of their owner."""
 UNREAD = Comm("unread")
 """The owner whose text could not be read, or is none."""
+NO_UNIT = Comm("no unit")
+"""The owner of what a program does outside of its units."""
+
+
+def text_label(fields: Iterable[EventField]) -> Label | None:
+    """The label of owners that these fields of events have; None where they have no text."""
+    named = {field.name for field in fields}
+    return next((label for label in TEXT_LABELS.values() if label.name in named), None)
+
 
 WITHIN = {
     "submit": "fs",

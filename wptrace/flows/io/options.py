@@ -10,6 +10,7 @@ from wptrace.engine.filters import Filter, cgroup, file, operation, task
 from wptrace.model.budget import EACH, Saving, times_of
 
 if TYPE_CHECKING:
+    from wptrace.engine.definition.unit import Unit
     from wptrace.engine.recorder_size import RecorderSize
     from wptrace.kernel.guests import Guest
 
@@ -26,8 +27,10 @@ FILTERS = (
 
 # Owners for rows (`--by`), and how many to show (`--top`).
 PROCESS, THREAD, COMM, CGROUP, FILE, DIR, DEVICE = "process", "thread", "comm", "cgroup", "file", "dir", "device"
-CALL, STATEMENT = "call", "statement"
-BY = (PROCESS, THREAD, COMM, CGROUP, FILE, DIR, DEVICE, CALL, STATEMENT)
+CALL, STATEMENT, UNIT = "call", "statement", "unit"
+BY = (PROCESS, THREAD, COMM, CGROUP, FILE, DIR, DEVICE, CALL, STATEMENT, UNIT)
+BY_TEXT = (STATEMENT, UNIT)
+"""Owners that are texts: what a program works on."""
 TOP = 20
 
 PATH, REQUEST, BLOCK = "path", "request", "block"
@@ -73,7 +76,9 @@ class Options(NamedTuple):
     segments: bool = False
     """Events have each period of a stage, and each of their requests."""
     statement_text: str = NORMALISED
-    """How to show statements."""
+    """How to show statements and units."""
+    unit: Unit | None = None
+    """What units of work are, for rows by these."""
     neighbours: bool = False
     """Report which owners had the device while others waited for it."""
     spare: int = 0

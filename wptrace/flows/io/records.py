@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from wptrace.bpf.object import BpfObject
 from wptrace.capture.records import Raw, Tail
-from wptrace.flows.io.kinds import HIT, OPERATION, REQUEST, SPARSE, STATEMENT_LABEL
+from wptrace.flows.io.kinds import HIT, OPERATION, REQUEST, SPARSE
 from wptrace.flows.io.request_events import Events
 from wptrace.flows.io.state import path
 from wptrace.flows.io.wait_reasons import SEVERAL, WaitStack
@@ -18,7 +18,7 @@ from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.kernel.rwbs import rwbs
 from wptrace.kernel.tasks import comm
-from wptrace.model.kind import Comm
+from wptrace.model.kind import Comm, Label
 from wptrace.model.report import Child, Event, Segment
 from wptrace.model.rows import Number, Part, Row, Shape, items, numbered
 
@@ -60,17 +60,31 @@ RECORDS = Raw(
         "interference_kind",
     ),
     constants=("NO_CPU", "SEGMENT_STAGE_BITS"),
-    # Owners are in tables of the kernel, and statements are there if they were asked for.
+    # Owners are in tables of the kernel, and statements and units are there if they were asked for.
     without=("met", "statement"),
     tail=Tail("path", "path_end"),
     cgroup="cgroup",
 )
 
 
-def as_asked(interference: bool, neighbours: bool, segments: bool = False, statements: bool = False) -> Raw:
+class OwnersOfRecords(NamedTuple):
+    """Owners that are texts, by what records have of them."""
+
+    label: Label
+    of: Callable[[int], Any]
+    """None for a program by its name."""
+
+    def fields(self, key: tuple[int, bytes]) -> dict[str, Any]:
+        """The fields of an owner, as rows have them; the key has the name of the task as well."""
+        word, name = key
+        found = self.of(word)
+        return self.label.fields(Comm(comm(name)) if found is None else found)
+
+
+def as_asked(interference: bool, neighbours: bool, segments: bool = False, texts: bool = False) -> Raw:
     """The layout of records without the trailing members that are off: programs write only what is on."""
     end = "" if segments else "trail" if neighbours else "met" if interference else "interference"
-    if statements:
+    if texts:
         return RECORDS._replace(end=end, without=("met",), statement="statement")
     return RECORDS._replace(end="statement" if end == "interference" else end)
 
@@ -85,10 +99,10 @@ class Stories:
         cgroups: CgroupNames | None = None,
         met: Callable[[Any], dict[str, Any]] | None = None,
         end: str = "",
-        statement_of: Callable[[int], Any] | None = None,
+        texts: OwnersOfRecords | None = None,
     ) -> None:
         """`cgroups` are those of this machine by default; `met` decodes who had the device; records end before the
-        member `end`; `statement_of` is the label of their owner, None for a program by its name."""
+        member `end`; `texts` are the labels of their owners."""
         whole: Structure = obj.struct("io_record")
         layout = whole.before(end)
         # Few records have interference, so its bytes are not decoded unless there is some.
@@ -101,7 +115,7 @@ class Stories:
         self._no_commit = bytes(self._commit.size)
         self._met, self._decode_neighbours = None if met is None else layout.member("met"), met
         self._waits = layout.member("waits") if "waits" in layout.names else None
-        self._statement_of = statement_of
+        self._texts = texts
         self.stack_of: Callable[[int], tuple[str, Sequence[str]]] = lambda number: NO_STACK
         """The reason and the functions of a wait, by its number in records."""
         self._events = Events(layout.member("events"))
@@ -142,11 +156,11 @@ class Stories:
         key = [f"names[r[{at['slot']}]], cgroups[r[{at['cgroup']}]]", items(at[name] for name in _ALIKE)]
         key.append(f"({' or '.join(some)}) and ({', '.join(f'{one} > 0' for one in some)})")
         key.append(f"r[{at['kind']}] == {requests[0]} and {result}")
-        if self._statement_of is not None:
+        if self._texts is not None:
             key.append(f"statements[r[{at['statement']}]]")
         chain, path_end = at[_CHAIN + self._chain[0]], f"r[{at['path_end']}]"
         return Shape(
-            ("wall", "names", "cgroups", *(() if self._statement_of is None else ("statements",))),
+            ("wall", "names", "cgroups", *(() if self._texts is None else ("statements",))),
             whole,
             " and ".join(usual),
             ", ".join(key),
@@ -160,7 +174,7 @@ class Stories:
 
     def variables(self) -> tuple[Any, ...]:
         found = self._wall_ns(), self.names, Made(self.cgroups.of)
-        return found if self._statement_of is None else (*found, Made(self._statement_of))
+        return found if self._texts is None else (*found, Made(self._texts.of))
 
     def made(self, rows: Sequence[Record], variables: tuple[Any, ...]) -> Iterator[Event]:
         return self.decode(rows, variables[0])
@@ -219,7 +233,7 @@ class Stories:
         comms, cgroups, paths = Made(comm), Made(self.cgroups.of), Made(lambda key: path(*key))
         groups = Made(lambda key: key[0].group(names[key[1]], ops[key[0]][key[2]]))
         letters, numbers, chains = Made(self._letters), Made(maj_min), Made(self._cpus)
-        owners = None if self._statement_of is None else Made(self._owner)
+        owners = None if self._texts is None else Made(self._texts.fields)
         wall = self._wall_ns() if wall_ns is None else wall_ns
         happened = self._events.fields
         for record in records:
@@ -304,12 +318,6 @@ class Stories:
                 segments, more, children = trails.decode(record[trail], record[start_ns])
                 yield event._replace(segments=segments, more=more, children=children)
 
-    def _owner(self, key: tuple[int, bytes]) -> dict[str, Any]:
-        """The fields of an owner, as rows have them."""
-        word, name = key
-        label = None if self._statement_of is None else self._statement_of(word)
-        return STATEMENT_LABEL.fields(Comm(comm(name)) if label is None else label)
-
     def _wall_ns(self) -> int:
         return wall_offset_ns() if self.wall_offset_ns is None else self.wall_offset_ns
 
@@ -326,7 +334,7 @@ class Stories:
         last, names, kinds, ops = first + len(self._stages), self.names, self._kinds, self._ops
         comms, cgroups, paths = Made(comm), Made(self.cgroups.of), Made(lambda key: path(*key))
         groups = Made(lambda key: kinds[key[0]].group(names[key[1]], ops[kinds[key[0]]][key[2]]))
-        owners, statement = None if self._statement_of is None else Made(self._owner), self._at.get("statement", 0)
+        owners, statement = None if self._texts is None else Made(self._texts.fields), self._at.get("statement", 0)
         wall = self._wall_ns()
         for record in records:
             group = groups[record[kind_at], record[slot], record[op]]

@@ -24,7 +24,21 @@ from wptrace.flows.io.kinds import (
     WRITEBACK,
 )
 from wptrace.flows.io.wait_reasons import BY_NAME, WORK_BY_NAME
-from wptrace.model.kind import ALL, CALL, NOBODY, OTHERS, STATEMENT, TOTAL, CounterField, Group, Kind, Label, Noun, Task
+from wptrace.model.kind import (
+    ALL,
+    CALL,
+    NOBODY,
+    OTHERS,
+    STATEMENT,
+    TOTAL,
+    UNIT,
+    CounterField,
+    Group,
+    Kind,
+    Label,
+    Noun,
+    Task,
+)
 from wptrace.model.report import BYTES, Event, Finding, Report
 
 BLAME_SHARE = 0.1
@@ -37,6 +51,7 @@ _ADVICE = {
     "it runs",
     "statement": "EXPLAIN (ANALYZE, BUFFERS) of it; --by file for its tables and indexes; --waits for what it waited "
     "for",
+    "unit": "what it does with files: --by file names them; --waits for what it waited for",
     "cached": "the program itself: no device was waited for; to see one, read what is not in memory, or use direct I/O",
 }
 
@@ -263,14 +278,23 @@ def owner(case: Case) -> Finding | None:
 
 def statement(case: Case) -> Finding | None:
     """With --by statement: the one whose operations took the most time."""
-    rows = {group: stages for group, stages in case.report.cells.items() if group.kind.labels[-1].type == STATEMENT}
+    return _busiest(case, STATEMENT)
+
+
+def unit(case: Case) -> Finding | None:
+    """With --by unit: the same."""
+    return _busiest(case, UNIT)
+
+
+def _busiest(case: Case, by: str) -> Finding | None:
+    rows = {group: stages for group, stages in case.report.cells.items() if group.kind.labels[-1].type == by}
     times: Counter[Group] = Counter()
     for group, stages in rows.items():
         if group.kind.name == OWNED_OPERATION:
             times[group] += stages[TOTAL].sum
     by_text: Counter[str] = Counter()
     for group, ns in times.items():
-        if group.fields["statement"] is not None:
+        if group.fields[by] is not None:
             by_text[str(group.values[-1])] += ns
     who = max(by_text, key=by_text.__getitem__, default="")
     if not who or by_text[who] < STATEMENT_SHARE * times.total():
@@ -292,7 +316,7 @@ def statement(case: Case) -> Finding | None:
         "device_ns": sum(stages[UNDER_WAY].sum for stages in mine.values() if UNDER_WAY in stages),
     }
     place = dev if most >= verdict.PLACE_SHARE * by_text[who] else ALL
-    return Finding("statement", figures, OPERATION.group(place, op), who=who)
+    return Finding(by, figures, OPERATION.group(place, op), who=who)
 
 
 def _owner_of(filtered: bool, partial: bool) -> Rule:
@@ -402,6 +426,7 @@ def path(
             woken,
             *named,
             statement,
+            unit,
             _owner_of(filtered, partial),
             neighbour,
             verdict.lost,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable
 from wptrace.analysis.neighbours import Owner
 from wptrace.analysis.overlap import Span
 from wptrace.flows.io.kinds import UNREAD
-from wptrace.flows.io.options import CGROUP, COMM, PROCESS, STATEMENT, THREAD
+from wptrace.flows.io.options import BY_TEXT, CGROUP, COMM, PROCESS, THREAD
 from wptrace.flows.io.request_events import Events
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.kernel.tasks import comm
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from wptrace.flows.io.records import Record
 
 BY = (CGROUP, PROCESS, THREAD, COMM)
-"""Owners that are in all records; a trace by statement has those as well."""
+"""Owners that are in all records; a trace by statement or unit has those as well."""
 
 # Merged requests end together, and are reported within this time of each other.
 _MERGED = 1 << 12
@@ -39,7 +39,7 @@ class Spans:
     def __init__(self, layout: Described, fields: Sequence[str], by: str) -> None:
         """`fields` are those of the records, in order."""
         self.cgroups = CgroupNames(known={})
-        self.statement_of: Callable[[int], Any] = lambda of: UNREAD
+        self.text_of: Callable[[int], Any] = lambda of: UNREAD
         self._at = {name: place for place, name in enumerate(fields)}
         self._names = layout.names
         self._ops = layout.enum("block_op")
@@ -49,7 +49,8 @@ class Spans:
         self._stages = [f"stages[{stages.index(name)}]" for name in (_FIRST, _ISSUED, *_LAST)]
         member = layout.struct(layout.record).member("events")
         self._events, self._quiet = Events(member), bytes(member.size)
-        self._among = STATEMENT if by == STATEMENT else CGROUP
+        # The member of records that has a statement or a unit.
+        self._among = "statement" if by in BY_TEXT else CGROUP
         self._owners = OwnerNames(by, comm, lambda of: self._group(of))
         self._reported: dict[tuple[int, int], None] = {}
 
@@ -91,8 +92,8 @@ class Spans:
             yield Span(names[record[slot]], ops[record[op]], owner, record[size], queued, issued, completed)
 
     def _group(self, number: int) -> Any:
-        """Return the cgroup of a task, or the label of its statement."""
-        return self.statement_of(number) if self._among == STATEMENT else self.cgroups.of(number)
+        """Return the cgroup of a task, or the label of its statement or unit."""
+        return self.cgroups.of(number) if self._among == CGROUP else self.text_of(number)
 
     def _is_reported(self, events: bytes, slot: int, seen_ns: int) -> bool:
         """Whether a merged request was reported already: each operation with a bio in it reports it."""
@@ -107,10 +108,10 @@ class Spans:
 
 
 class OwnerNames:
-    """Owners of one kind, made from the name, process, thread and cgroup (or statement) in a record."""
+    """Owners of one kind, made from the name, process, thread and cgroup (or text) in a record."""
 
     def __init__(self, by: str, name: Callable[[Any], str], group: Callable[[Any], Any]) -> None:
-        """`group` is the name of a cgroup, or the label of a statement, None for a program by its name."""
+        """`group` is the name of a cgroup, or the label of a text, None for a program by its name."""
         self._by, self._name, self._group = by, name, group
         self._owners: dict[tuple[Any, ...], Owner] = {}
         self._leaders: dict[int, Any] = {}
@@ -130,7 +131,7 @@ class OwnerNames:
             key: tuple[Any, ...] = ()
         elif self._by == CGROUP:
             key = (group,)
-        elif self._by == STATEMENT:
+        elif self._by in BY_TEXT:
             label = self._group(group)
             key = (self._name(name) if label is None else str(label),)
         elif self._by == COMM:
@@ -155,6 +156,6 @@ class OwnerNames:
             return Owner(NOBODY)
         if self._by == CGROUP:
             return Owner(self._group(key[0]))
-        if self._by == STATEMENT:
+        if self._by in BY_TEXT:
             return Owner(key[0])
         return Owner(self._name(key[0]) if self._by == COMM else Task(self._name(key[0]), *key[1:]))

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple
 
 from wptrace.model.distribution import Distribution, index, merge_stages
-from wptrace.model.kind import TOTAL, Group, Kind, Task
+from wptrace.model.kind import TEXTS, TOTAL, Group, Kind, Task
 from wptrace.model.report import Event, Report
 from wptrace.outputs.export import sums
 from wptrace.outputs.text.words import printable
@@ -53,7 +53,8 @@ class _Sparse:
 _Stages = dict[Any, dict[str, _Sparse]]
 """Stages by group, and those of events also by owner."""
 # The field of an event that names its owner, by the kind of owners.
-_OWNERS = {"process": "pid", "thread": "tid", "comm": "comm", "cgroup": "cgroup", "file": "path", "statement": "owner"}
+_OWNERS = {"process": "pid", "thread": "tid", "comm": "comm", "cgroup": "cgroup", "file": "path"}
+_OWNERS |= dict.fromkeys(TEXTS, "owner")
 
 
 class _Column(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from wptrace.kernel import blkstatus
 from wptrace.kernel.clock import clock_time
 from wptrace.model import segments, units
-from wptrace.model.kind import NOBODY, OTHERS, OWNER, STATEMENT, UNATTRIBUTED
+from wptrace.model.kind import NOBODY, OTHERS, OWNER, TEXTS, UNATTRIBUTED
 from wptrace.model.report import Child, Event
 from wptrace.outputs.text import neighbours
 from wptrace.outputs.text.words import bar, columns, ends, happened, head, padded, printable, short_path, task, wrapped
@@ -38,8 +38,8 @@ _HOLDERS = {
 }
 _NO_STATEMENT = {
     NOBODY: "",
-    OTHERS: "its statement had no place in the table of owners",
-    "unread": "its statement could not be read",
+    OTHERS: "its {} had no place in the table of owners",
+    "unread": "its {} could not be read",
 }
 _CHILDREN = 8
 # The number of functions of a stack that say where a task slept, unless all are wanted.
@@ -156,10 +156,11 @@ def _place(fields: Mapping[str, Any]) -> str:
 
 
 def _statement(fields: Mapping[str, Any], width: int | None) -> Iterator[str]:
-    """Generate the statement of a server. The first line already has a program's name."""
-    owner = str(fields[OWNER]) if STATEMENT in fields else ""
-    if fields.get(STATEMENT) is None:
-        owner = _NO_STATEMENT.get(owner, owner)
+    """Of a program: what it worked on. A program by its name is in the first line already."""
+    what = next((name for name in TEXTS if name in fields), "")
+    owner = str(fields[OWNER]) if what else ""
+    if fields.get(what) is None:
+        owner = _NO_STATEMENT.get(owner, owner).format(what)
     if not owner or owner == fields.get("comm"):
         return
     line = printable(owner)

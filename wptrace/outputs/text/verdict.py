@@ -247,6 +247,7 @@ _WORDS: Mapping[str, Callable[[Finding, bool], str]] = {
     "ran": _in_the_way("ran on their CPU"),
     "irq_off": _in_the_way("kept interrupts off"),
     "statement": _statement,
+    "unit": _statement,
     "owner": _owner,
     "neighbour": _neighbour,
 }

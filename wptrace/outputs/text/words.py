@@ -120,7 +120,7 @@ def chosen(start: Start) -> str:
     if "dev" in start.filters:
         where = f" on {', '.join(map(printable, start.filters['dev'])) or 'all disks'}"
     # A capture may name others than those that are known here.
-    apart = ("dev", "by", "neighbours", "children", "images", "segments", "kicks", "statement_text")
+    apart = ("dev", "by", "neighbours", "children", "images", "segments", "kicks", "statement_text", "unit")
     filters = {name: value for name, value in start.filters.items() if name not in apart}
     if start.filters.get("command"):
         filters["pid"] = f"{filters.get('pid')} ({shlex.join(filters.pop('command'))}) and what it starts"
@@ -129,6 +129,7 @@ def chosen(start: Start) -> str:
     only = ", ".join(printable(f"{name} {value}") for name, value in filters.items())
     where += f", only {only}" if only else ""
     where += f", by {start.filters['by']}" if "by" in start.filters else ""
+    where += f" {printable(str(start.filters['unit']))}" if "unit" in start.filters else ""
     where += ", with neighbours" if start.filters.get("neighbours") else ""
     where += ", with segments" if start.filters.get("segments") else ""
     return where + (", with kicks" if start.filters.get("kicks") else "")

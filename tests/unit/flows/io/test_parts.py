@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.unit.docs.pages import ROOT
+from tests.unit.kernel.test_elf_functions import ADDRESS, elf
 from wptrace.bpf import trial
 from wptrace.bpf.lib import Libbpf
 from wptrace.bpf.object import open_object
 from wptrace.engine import devices
+from wptrace.engine.definition.unit import Unit
 from wptrace.engine.filters import Filter
 from wptrace.engine.recorder import Recorder
 from wptrace.engine.recorder_size import RecorderSize
@@ -77,11 +80,13 @@ def test_constants_are_those_of_what_is_asked_for(name: str) -> None:
     assert found == ON[name]
 
 
-def test_only_traces_without_options_and_filters_have_a_smaller_object() -> None:
+def test_only_traces_without_options_and_filters_have_a_smaller_object(tmp_path: Path) -> None:
     plain = {name for name, options in OPTIONS.items() if PathFlow(options)._object == "io_path_plain"}
     assert plain == {"", "owners"}
-    named = {by for by in BY if PathFlow(Options(by=by))._object == "io_path"}
-    assert named == {"file", "dir", "statement"}
+    (tmp_path / "jobs").write_bytes(elf([(1, ADDRESS, 8)], b"\0current\0", type=1))
+    unit = Unit("jobs", str(tmp_path / "jobs"), variable="current")
+    named = {by for by in BY if PathFlow(Options(by=by, unit=unit))._object == "io_path"}
+    assert named == {"file", "dir", "statement", "unit"}
     assert PathFlow(Options(filter=Filter(op="read")))._object == "io_path"
     size = RecorderSize.of_time(10**9)
     assert PathFlow(Options(recorder=size, by="process"))._object == "io_path_recorder"

@@ -8,10 +8,13 @@ from collections.abc import Iterator
 import pytest
 
 from wptrace.bpf.object import BpfObject, open_object
-from wptrace.flows.io.kinds import UNREAD
-from wptrace.flows.io.options import STATEMENT
+from wptrace.engine.definition.unit import Argument, Chosen, Unit
+from wptrace.flows.io.kinds import NO_UNIT, UNREAD
+from wptrace.flows.io.options import STATEMENT, UNIT
+from wptrace.flows.io.parts import texts
 from wptrace.flows.io.parts.owners import KINDS
-from wptrace.flows.io.parts.statements import Statements, hash_of
+from wptrace.flows.io.parts.texts import hash_of
+from wptrace.flows.io.parts.units import Units
 from wptrace.model.kind import NOBODY, OTHERS, Comm
 
 OPERATIONS = KINDS[STATEMENT][0]
@@ -43,9 +46,9 @@ class Object:
         return self._owners
 
 
-class Rows(Statements):
+class Rows(texts.Texts):
     def __init__(self, obj: BpfObject, owners: int = 4096) -> None:
-        super().__init__("normalised")
+        super().__init__(STATEMENT, "normalised")
         self._obj = Object(obj, owners)  # type: ignore[assignment]
         self._rows_of = obj.enum("statement_row")
         self._last = 0
@@ -85,6 +88,23 @@ class Rows(Statements):
         return rest
 
 
+class UnitRows(Units):
+    """Of a unit without a program."""
+
+    def __init__(self, obj: BpfObject, unit: Unit) -> None:
+        texts.Texts.__init__(self, UNIT, "normalised")
+        self._unit = unit
+        self._obj = Object(obj, 8)  # type: ignore[assignment]
+        self._rows_of = obj.enum("statement_row")
+
+    def both(self, row: str, number: int) -> object:
+        """The label of an owner with this in its key, which is that of its records."""
+        of = self._rows_of.index(row)
+        label = self._named(1, {"key.id": number, "key.more": of, "key.comm[0]": 0, "key.comm[1]": 0})
+        assert self.of_record(self._word(number, of)) == label
+        return label
+
+
 @pytest.fixture(scope="module")
 def obj() -> Iterator[BpfObject]:
     with open_object("io_path") as found:
@@ -99,6 +119,34 @@ def test_labels(obj: BpfObject) -> None:
     assert rows.meet(b"postgres: checkpointer ", "title") == Comm("postgres: checkpointer")
     assert rows.meet(b"jbd2/vda", "program") == Comm("jbd2/vda")
     assert rows.meet(b"", "unread") == UNREAD
+
+
+def test_units_that_are_numbers(obj: BpfObject) -> None:
+    bits = obj.constants["STATEMENT_ROW_BITS"]
+    rows = UnitRows(obj, Unit("jobs", "jobs"))
+    assert [rows.both("number", number << bits) for number in (0, 1, 7, (1 << 60) - 1)] == [
+        "0",
+        "1",
+        "7",
+        str(2**60 - 1),
+    ]
+    assert rows.both("number", -5 << bits & (1 << 64) - 1) == "-5"
+    assert rows.both("idle", 0) == NO_UNIT
+    assert rows.both("unread", 0) == UNREAD
+
+
+def test_units_without_a_label_of_their_own(obj: BpfObject) -> None:
+    """Commands that have no text may have a name."""
+    rows = UnitRows(obj, Unit("jobs", "jobs", only=Chosen(Argument(0), 3), others={23: "another"}))
+    bits = obj.constants["STATEMENT_ROW_BITS"]
+    assert rows.both("number", 23 << bits) == "another"
+    assert rows.both("number", 24 << bits) == NO_UNIT
+
+
+def test_a_unit_of_no_characters(obj: BpfObject) -> None:
+    rows = UnitRows(obj, Unit("jobs", "jobs"))
+    assert rows.both("statement", hash_of(b"", PIECE, SIZE)) == NO_UNIT
+    assert rows.both("statement", hash_of(b"x", PIECE, SIZE)) == UNREAD
 
 
 def test_texts_that_are_none(obj: BpfObject) -> None:

@@ -98,6 +98,11 @@ def test_a_statement_of_which_there_is_little_to_say() -> None:
         ),
         (Finding("owner", {"share": 1.0, "owners": 1}, who="a\nb[12]"), "a\\nb[12] had the device alone"),
         (
+            Finding("unit", STATEMENT, OPERATION.group(ALL, "read"), who="job"),
+            "job took 66% of the time of operations (840 ms): 2,311 reads of 18.1 MiB, 20,486 page-cache hits, 600 ms"
+            " of its requests with the device",
+        ),
+        (
             Finding("statement", STATEMENT, OPERATION.group("vda", "read"), who="select '\x1b' from t"),
             "select '\\x1b' from t took 66% of the time of operations (840 ms): 2,311 reads of 18.1 MiB on vda,"
             " 20,486 page-cache hits, 600 ms of its requests with the device",

@@ -6,8 +6,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wptrace.engine.filters.task import PID
+from wptrace.errors import UsageError
 from wptrace.flows.io.kinds import KINDS, REQUEST_KINDS
-from wptrace.flows.io.options import CGROUP, DEVICE, STATEMENT, Options
+from wptrace.flows.io.options import CGROUP, DEVICE, STATEMENT, UNIT, Options
 from wptrace.flows.io.part import Part
 from wptrace.kernel.cgroup_names import CgroupNames
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from wptrace.engine.devices import Devices
     from wptrace.flows.io.parts.counts import Counts
     from wptrace.flows.io.parts.owners import Owners
-    from wptrace.flows.io.parts.statements import Statements
+    from wptrace.flows.io.parts.texts import Texts
 
 
 def chosen(options: Options, of: Devices, counts: Counts, operations: bool = True) -> list[Part]:
@@ -25,7 +26,7 @@ def chosen(options: Options, of: Devices, counts: Counts, operations: bool = Tru
     """
     found: list[Part] = []
     owners: Owners | None = None
-    statements: Statements | None = None
+    texts: Texts | None = None
     cgroups, neighbours, waits = CgroupNames(), None, None
     pid, layers = options.filter.get(PID.name), of.layers()
     if pid or options.children:
@@ -49,10 +50,16 @@ def chosen(options: Options, of: Devices, counts: Counts, operations: bool = Tru
 
         found.append(ByDevice(options.top))
     elif options.by:
-        if options.by == STATEMENT:
+        if options.by == UNIT:
+            from wptrace.flows.io.parts.units import Units
+
+            if options.unit is None:
+                raise UsageError("--by unit needs a definition of its units")
+            owners = texts = Units(options.unit, options.statement_text, options.top, options.owner_rows)
+        elif options.by == STATEMENT:
             from wptrace.flows.io.parts.statements import Statements
 
-            owners = statements = Statements(options.statement_text, options.top, options.owner_rows)
+            owners = texts = Statements(options.statement_text, options.top, options.owner_rows)
         else:
             from wptrace.flows.io.parts.owners import Owners
 
@@ -84,7 +91,7 @@ def chosen(options: Options, of: Devices, counts: Counts, operations: bool = Tru
     if options.emits_records:
         from wptrace.flows.io.parts.singles import Singles
 
-        found.append(Singles(options, cgroups, neighbours, waits, statements))
+        found.append(Singles(options, cgroups, neighbours, waits, texts))
     if options.guest is not None:
         from wptrace.flows.io.parts.images import Images
 

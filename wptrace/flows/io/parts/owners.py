@@ -22,11 +22,11 @@ from wptrace.flows.io.kinds import (
     OWNED_OPERATION,
     OWNED_REQUEST,
     REQUEST,
-    STATEMENT_LABEL,
+    TEXT_LABELS,
     UNDER_WAY,
 )
 from wptrace.flows.io.operations import call
-from wptrace.flows.io.options import CALL, CGROUP, COMM, DEVICE, DIR, FILE, PROCESS, STATEMENT, THREAD
+from wptrace.flows.io.options import CALL, CGROUP, COMM, DEVICE, DIR, FILE, PROCESS, STATEMENT, THREAD, UNIT
 from wptrace.flows.io.part import Distributions, Part, Tracing
 from wptrace.flows.io.state import path_in, values_in_flight
 from wptrace.kernel import cpus
@@ -42,9 +42,9 @@ _ROW_BYTES = 64 << 20
 _TASKS, _FOLDED = 1 << 14, 1 << 14
 # Hashes of owners are odd.
 _LEAVING = 2
-# The key is valid; with the path of a file or directory, or the text of a statement.
+# The key is valid; with the path of a file or directory, or the text of a statement or unit.
 _KNOWN, _NAMED = 1, 3
-_NAMED_BY_PROGRAMS = (FILE, DIR, STATEMENT)
+_NAMED_BY_PROGRAMS = (FILE, DIR, STATEMENT, UNIT)
 
 
 def _kinds(label: Label) -> tuple[Kind, Kind, Kind]:
@@ -83,7 +83,8 @@ KINDS = {
     DIR: _kinds(Label("dir", kind.FILE, OWNER)),
     DEVICE: _kinds(Label("device", kind.DEVICE, OWNER)),
     CALL: _kinds(Label("call", kind.CALL, OWNER)),
-    STATEMENT: _kinds(STATEMENT_LABEL),
+    STATEMENT: _kinds(TEXT_LABELS[STATEMENT]),
+    UNIT: _kinds(TEXT_LABELS[UNIT]),
 }
 
 

@@ -14,7 +14,7 @@ from wptrace.engine.flow import NEVER_NS
 from wptrace.flows.io.causes import FOREIGN
 from wptrace.flows.io.options import Options
 from wptrace.flows.io.part import Part, Tracing
-from wptrace.flows.io.records import Stories, as_asked
+from wptrace.flows.io.records import OwnersOfRecords, Stories, as_asked
 from wptrace.flows.io.rules import InTheWay
 from wptrace.kernel import cpus
 from wptrace.kernel.cgroup_names import CgroupNames
@@ -25,7 +25,7 @@ from wptrace.model.rows import Rows
 
 if TYPE_CHECKING:
     from wptrace.flows.io.parts.neighbours import Neighbours
-    from wptrace.flows.io.parts.statements import Statements
+    from wptrace.flows.io.parts.texts import Texts
     from wptrace.flows.io.parts.waits import Waits
     from wptrace.flows.io.wait_reasons import WaitStack
 
@@ -39,14 +39,12 @@ class Singles(Part):
         cgroups: CgroupNames,
         neighbours: Neighbours | None,
         waits: Waits | None,
-        statements: Statements | None,
+        texts: Texts | None,
     ) -> None:
         super().__init__()
         self._options, self._cgroups, self._neighbours, self._waits = options, cgroups, neighbours, waits
-        self._statement_of = None if statements is None else statements.of_record
-        self._layout = as_asked(
-            options.interference, neighbours is not None, options.segments, statements=statements is not None
-        )
+        self._texts = None if texts is None else OwnersOfRecords(texts.text_label, texts.of_record)
+        self._layout = as_asked(options.interference, neighbours is not None, options.segments, texts=texts is not None)
         self._records: list[Record] = []
         self._slow_ns, self._sample, self._limit = options.slow_ns, options.sample, options.limit
         self._one_in = 0
@@ -70,14 +68,15 @@ class Singles(Part):
         obj, names, recorder = tracing.obj, tracing.names, tracing.recorder
         self._obj = obj
         decode_neighbours = None if self._neighbours is None else self._neighbours.decode
-        self._stories = Stories(obj, names, self._cgroups, decode_neighbours, self._layout.end, self._statement_of)
+        self._stories = Stories(obj, names, self._cgroups, decode_neighbours, self._layout.end, self._texts)
         stacks: Callable[[], dict[int, WaitStack]] = dict
         if self._waits is not None:
             self._stories.stack_of = self._waits.stacks.__getitem__
             stacks = self._waits.stacks.all
         sink: Callable[[memoryview], None] | None = None
         if recorder is not None:
-            sink = recorder.raw(obj, self._layout, names, self._cgroups.of, stacks, self._statement_of)
+            text_of = None if self._texts is None else self._texts.of
+            sink = recorder.raw(obj, self._layout, names, self._cgroups.of, stacks, text_of)
         ring = self.ring = Ring.of(obj.maps["records"], self._stories.layout, sink)
         rate = RATE if self._options.slow_ns != 0 else LINE_RATE if sink is None else RAW_RATE
         tracing.reader.add(ring, self.take, rate=self._options.limit or rate)

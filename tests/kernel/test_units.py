@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wptrace io --by unit`: operations of a program in units that it was told to work on."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.disks import Disk, loop_device
+from tests.kernel.patience import said
+from tests.kernel.test_capture import replayed
+from tests.kernel.test_owners import counts, exact, totals
+from tests.kernel.test_statements import has_rows_of_records
+from tests.kernel.trace import ROOT, Line, Trace, findings
+
+CALLS = """
+[unit]
+name = "calls"
+program = "PROGRAM"
+begin = ["ufn:no_such_function", "ufn:work"]
+end = "uret:work"
+label = "arg1:str"
+length = "arg2"
+only = "arg0 == 3"
+others = { 7 = "seven" }
+"""
+STATIC = """
+[unit]
+name = "static"
+program = "PROGRAM"
+begin = "usdt:worker:begin"
+end = "usdt:worker:end"
+label = "arg0:str"
+"""
+LENGTHS = STATIC.replace("arg0:str", "arg1")
+VARIABLE = """
+[unit]
+name = "variable"
+program = "PROGRAM"
+variable = "unit_text"
+"""
+ARRAY = VARIABLE.replace("unit_text", "unit_array") + 'type = "char[]"'
+NUMBER = VARIABLE.replace("unit_text", "unit_number") + 'type = "int"'
+LONG = "x" * 1023
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
+    with loop_device(tmp_path_factory.mktemp("disk") / "disk.img") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("programs") / "worker"
+    compiler = shutil.which("cc") or "clang"
+    subprocess.run([compiler, "-O2", "-pthread", "-o", path, ROOT / "tests" / "kernel" / "worker.c"], check=True)
+    return path
+
+
+class Worker:
+    def __init__(self, program: Path, disk: Disk) -> None:
+        self.process = subprocess.Popen(
+            [program, disk.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="latin-1"
+        )
+
+    def do(self, how: str, count: int, kind: int = 3, text: str = "-") -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{how} {count} {kind} {text}\n")
+        self.process.stdin.flush()
+        assert said(self.process) == "done\n"
+
+
+@contextmanager
+def working(program: Path, disk: Disk) -> Iterator[Worker]:
+    found = Worker(program, disk)
+    with found.process:
+        yield found
+        assert found.process.stdin is not None
+        found.process.stdin.close()
+
+
+@contextmanager
+def traced(text: str, program: Path, disk: Disk, folder: Path, *more: str) -> Iterator[Trace]:
+    file = folder / "unit.toml"
+    file.write_text(text.replace("PROGRAM", str(program)))
+    with Trace("--dev", disk.name, "--by=unit", f"--unit={file}", "--top=0", "--each", *more) as trace:
+        yield trace
+
+
+def reads(summary: Line) -> dict[str, int]:
+    return {owner: count for owner, count in counts(summary, "owned_operation").items() if owner != "udev-worker"}
+
+
+@pytest.mark.each_kernel
+def test_calls(program: Path, disk: Disk, tmp_path: Path) -> None:
+    """From a call to its return, in the thread that makes it, whatever is in the memory meanwhile; each operation and
+    request of a capture has the unit that it has in rows."""
+    capture = tmp_path / "trace.wpt"
+    with (
+        working(program, disk) as earlier,
+        traced(CALLS, program, disk, tmp_path, f"--capture={capture}", "--neighbours") as trace,
+    ):
+        earlier.do("call", 5, text="get /index/1")
+        earlier.do("call", 6, text="get /index/22")
+        earlier.do("call", 7, 7, "not an other's text")
+        earlier.do("call", 8, 8, "no other")
+        earlier.do("call", 2, text=LONG + "beyond")
+        earlier.do("call", 1, text="get /index/333")
+        earlier.do("call", 3, text="\x01\x02 binary")
+        earlier.do("none", 4)
+        earlier.do("thread", 9)
+        # Whatever is executed in a unit is not part of it.
+        earlier.do("call", 0, text="ends with a program")
+        earlier.do("none", 11)
+        with working(program, disk) as later:
+            later.do("call", 10, text="get /index/3")
+        trace.stop()
+    summary = trace.summary
+    exact(summary)
+    assert reads(summary) == {"get /index/?": 22, "seven": 7, "no unit": 8 + 4 + 9 + 11, LONG: 2, "unread": 3}
+    texts = {row["owner"]: row["unit"] for row in totals(summary, "owned_operation")}
+    assert texts["get /index/?"] == "get /index/?"
+    assert texts["no unit"] is texts["unread"] is None
+    assert findings(summary)["unit"]["who"] in texts
+    has_rows_of_records(replayed(capture), "unit")
+    again = replayed(capture, "--by=unit", "--comm=worker", "--summary")[-1]
+    assert reads(again) == reads(summary)
+
+
+@pytest.mark.each_kernel
+def test_static_probes(program: Path, disk: Disk, tmp_path: Path) -> None:
+    with traced(STATIC, program, disk, tmp_path) as trace, working(program, disk) as worker:
+        worker.do("static", 5, text="first")
+        worker.do("static", 6, text="'second'")
+        worker.do("none", 7)
+        # Whose text ends where nothing is mapped, or is nowhere.
+        worker.do("lie", 3, 1)
+        worker.do("lie", 2, 0)
+        trace.stop()
+    exact(trace.summary)
+    assert reads(trace.summary) == {"first": 5, "?": 6, "no unit": 7, "unread": 5}
+
+
+def test_numbers_of_static_probes(program: Path, disk: Disk, tmp_path: Path) -> None:
+    with traced(LENGTHS, program, disk, tmp_path) as trace, working(program, disk) as worker:
+        worker.do("static", 5, text="four")
+        worker.do("static", 6, text="twelve chars")
+        worker.do("none", 7)
+        trace.stop()
+    assert reads(trace.summary) == {"4": 5, "12": 6, "no unit": 7}
+    has_rows_of_records(trace.lines, "unit")
+
+
+@pytest.mark.parametrize(
+    ("text", "one", "two", "none"),
+    [
+        (VARIABLE, "get ?", "post", "no unit"),
+        (ARRAY, "get ?", "post", "no unit"),
+        (NUMBER, "300", "65535", "0"),
+    ],
+)
+def test_variables(text: str, one: str, two: str, none: str, program: Path, disk: Disk, tmp_path: Path) -> None:
+    with traced(text, program, disk, tmp_path) as trace, working(program, disk) as worker:
+        worker.do("set", 5, 300, "get 1")
+        worker.do("set", 6, 300, "get 22")
+        worker.do("set", 7, -1, "post")
+        worker.do("none", 8)
+        trace.stop()
+    exact(trace.summary)
+    assert reads(trace.summary) == {one: 11, two: 7, none: 8}
+
+
+def test_lies_of_a_variable(program: Path, disk: Disk, tmp_path: Path) -> None:
+    with traced(VARIABLE, program, disk, tmp_path) as trace, working(program, disk) as worker:
+        worker.do("lie", 3, 1)
+        worker.do("lie", 2, 0)
+        trace.stop()
+    assert reads(trace.summary) == {"unread": 5}
