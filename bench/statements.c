@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Reads of a process that keeps a statement where PostgreSQL does. Each line of its input is a length: it prints the mean
- * time of a read in ns, while its statement has that length; 0: it has none.
+ * Reads of a process that keeps a statement where PostgreSQL does, in a function that gets it. Each line of its input is a
+ * length: it prints the mean time of a read in ns, while its statement has that length, and that of a call of the function
+ * without reads; 0: it has no statement.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -23,10 +24,26 @@ static long long now(void)
 	return at.tv_sec * 1000000000LL + at.tv_nsec;
 }
 
+/* Where a unit ends that never does. */
+__attribute__((noinline, used)) void never(void)
+{
+	asm volatile("");
+}
+
+__attribute__((noinline)) int execute(const char *text, int fd, void *buffer, int reads)
+{
+	debug_query_string = text;
+	for (int number = 0; number < reads; number++) {
+		if (pread(fd, buffer, 4096, 4096 * number) != 4096)
+			return 1;
+	}
+	return 0;
+}
+
 int main(int count, char **words)
 {
 	static char text[1024];
-	long long begin;
+	long long begin, read, called;
 	void *buffer;
 	int fd, length;
 
@@ -36,16 +53,17 @@ int main(int count, char **words)
 	while (scanf("%d", &length) == 1 && length >= 0 && length < (int)sizeof(text)) {
 		memset(text, 'a', length);
 		text[length] = 0;
-		debug_query_string = length ? text : NULL;
 		/* The first one makes a row. */
-		if (pread(fd, buffer, 4096, 0) != 4096)
+		if (execute(length ? text : NULL, fd, buffer, 1))
 			return 1;
 		begin = now();
-		for (int number = 0; number < READS; number++) {
-			if (pread(fd, buffer, 4096, 4096 * number) != 4096)
-				return 1;
-		}
-		printf("%.1f\n", (double)(now() - begin) / READS);
+		if (execute(length ? text : NULL, fd, buffer, READS))
+			return 1;
+		read = now();
+		for (int number = 0; number < READS; number++)
+			execute(length ? text : NULL, fd, buffer, 0);
+		called = now();
+		printf("%.1f %.1f\n", (double)(read - begin) / READS, (double)(called - read) / READS);
 		fflush(stdout);
 	}
 	return 0;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In a guest whose clock counts instructions: what the statement of an operation costs (docs/owners.md)."""
+"""In a guest whose clock counts instructions: what the statement or unit of an operation costs (docs/overhead.md)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import IO
 
 from tests.kernel.disks import null_device
 from wptrace.bpf.ring import Reader
-from wptrace.flows.io.options import COMM, STATEMENT, Options
+from wptrace.engine.definition.unit import Argument, Unit
+from wptrace.flows.io.options import COMM, STATEMENT, UNIT, Options
 from wptrace.flows.io.path import PathFlow
 
 _LENGTHS = (0, 8, 56, 280, 1000)
@@ -28,35 +29,46 @@ def main() -> None:
             assert process.stdin is not None
             assert process.stdout is not None
             untraced = {length: _mean(process.stdin, process.stdout, length) for length in _LENGTHS}
-            found = {}
-            for by in ("", COMM, STATEMENT):
-                flow = PathFlow(Options(devices=(disk.name,), by=by))
+            found: dict[tuple[str, int], tuple[float, float]] = {}
+            label = Argument(0, text=True)
+            begins = Unit("begins", str(program), ("ufn:execute",), ("ufn:never",), label)
+            whole = begins._replace(name="whole", end=("uret:execute",))
+            for name, unit in {"": None, COMM: None, STATEMENT: None, "begins": begins, "whole": whole}.items():
+                by = name if unit is None else UNIT
+                flow = PathFlow(Options(devices=(disk.name,), by=by, unit=unit))
                 try:
                     flow.start(Reader())
                     flow.begin()
                     for length in _LENGTHS:
-                        found[by, length] = _mean(process.stdin, process.stdout, length) - untraced[length]
+                        read, call = _mean(process.stdin, process.stdout, length)
+                        found[name, length] = read - untraced[length][0], call - untraced[length][1]
                     cells = flow.snapshot().cells
                     owners = {group.values[-1] for group in cells if group.kind.name.startswith("owned")}
                 finally:
                     flow.close()
-                print(f"io{f' --by {by}' if by else ''}: {len(owners)} owners", flush=True)
+                print(f"io{f' --by {by}' if by else ''} {name}: {len(owners)} owners", flush=True)
             process.stdin.close()
     print(f"Instructions added to a direct read and its request (Linux {os.uname().release}):")
     for length in _LENGTHS:
         of = f"a statement of {length} characters" if length else "a server process without one"
-        plain, comm, statement = (found[by, length] for by in ("", COMM, STATEMENT))
-        print(f"{of}: io {plain:+,.0f}, --by comm {comm - plain:+,.0f}, --by statement {statement - plain:+,.0f}")
+        plain, comm, statement, whole_unit = (found[name, length][0] for name in ("", COMM, STATEMENT, "whole"))
+        more = f"--by statement {statement - plain:+,.0f}, --by unit {whole_unit - plain:+,.0f}"
+        print(f"{of}: io {plain:+,.0f}, --by comm {comm - plain:+,.0f}, {more}")
+    print("Instructions added to a call that is a unit without I/O:")
+    for length in _LENGTHS[1:]:
+        begin, both = (found[name, length][1] for name in ("begins", "whole"))
+        print(f"a text of {length} characters: where it begins {begin:+,.0f}, with its end at the return {both:+,.0f}")
 
 
-def _mean(stdin: IO[str], stdout: IO[str], length: int) -> float:
-    """The least of some runs: now and then the kernel does something else."""
+def _mean(stdin: IO[str], stdout: IO[str], length: int) -> tuple[float, float]:
+    """Of a read, and of a call. The least of some runs: now and then the kernel does something else."""
     found = []
     for _ in range(_RUNS):
         stdin.write(f"{length}\n")
         stdin.flush()
-        found.append(float(stdout.readline()))
-    return min(found)
+        read, call = stdout.readline().split()
+        found.append((float(read), float(call)))
+    return min(read for read, _ in found), min(call for _, call in found)
 
 
 if __name__ == "__main__":
