@@ -29,7 +29,6 @@ _PATH_SWITCHES = ("interference", "writeback", "neighbours", "children", "segmen
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from wptrace.analysis.statements import TEXTS
-    from wptrace.engine.definition import unit
     from wptrace.flows.io.options import BY, FILTERS, LEVELS, TOP
 
     common.add_interval(parser)
@@ -50,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--unit",
         metavar="NAME|FILE.toml",
-        help=f"with --by unit: what a unit of work is, by name ({', '.join(unit.names())}) or definition",
+        help="with --by unit: what a unit of work is, by name (mariadb) or definition",
     )
     which.add_argument("--program", metavar="PATH", help="with --unit: the file of its program, such as /proc/PID/exe")
     which.add_argument(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.unit.docs.pages import blocks, section, tables
 from tests.unit.kernel.test_elf_functions import ADDRESS, CODE, elf
 from tests.unit.kernel.test_sdt import note
 from tests.unit.kernel.test_sdt import program as with_probes
+from wptrace.cli import io
 from wptrace.engine.definition import unit
 from wptrace.engine.definition.registers import ARGUMENTS, OFFSETS
 from wptrace.engine.definition.unit import Argument, Chosen, Place, Unit
@@ -72,7 +74,10 @@ def test_a_unit_in_a_variable() -> None:
 
 
 def test_those_that_come_with_wptrace() -> None:
-    assert unit.names() == ["mariadb"]
+    # The help names them without a look, as every start makes it.
+    parser = argparse.ArgumentParser()
+    io.add_arguments(parser)
+    assert f"by name ({', '.join(unit.names())})" in " ".join(parser.format_help().split())
     for name in unit.names():
         assert unit.find(name).name == name
     with pytest.raises(UsageError, match="there is no unit 'mariadbd'; did you mean mariadb"):
