@@ -184,11 +184,16 @@ def test_beside_the_guests_runs_what_does_not_mind(monkeypatch: pytest.MonkeyPat
     together: list[set[str]] = []
     under_way: set[str] = set()
     lock = threading.Lock()
+    everyone = threading.Event()
 
     def took(job: Job) -> Result:
         with lock:
             under_way.add(job.name)
             together.append(set(under_way))
+            if len(under_way) > run.CPUS:
+                everyone.set()
+        # None ends before each worker has one: they start when the scheduler lets them.
+        everyone.wait(30)
         time.sleep(0.05)
         with lock:
             under_way.remove(job.name)
