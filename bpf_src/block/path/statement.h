@@ -10,7 +10,8 @@
 #ifndef WPT_PATH_STATEMENT_H
 #define WPT_PATH_STATEMENT_H
 
-#include "block/path/shared.h"
+#include "block/path/text.h"
+#include "block/path/unit.h"
 #include "lib/comm.h"
 
 /* Where the text is. */
@@ -46,11 +47,6 @@ struct server servers[SERVERS];
 /* A process has the name of a server, but its file is none of these; or an I/O worker lacks the texts of others. */
 __u32 unknown_server;
 
-/* The length of text that is compared and kept, with a NUL: that of pg_stat_activity by default. */
-CONSTANT(STATEMENT_BYTES, 1024);
-/* The piece to read at a time: on the stack, which is private but small on older kernels. */
-CONSTANT(STATEMENT_PIECE, 64);
-
 /* For each place in `owners`; a single one without --by statement. */
 struct statement_text {
 	char text[STATEMENT_BYTES];
@@ -62,75 +58,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct statement_text);
 } statement_texts SEC(".maps");
-
-/* Kinds of rows by statement. */
-enum statement_row {
-	STATEMENT_ROW_NONE,
-	STATEMENT_ROW_PROGRAM, /* not a server: by its name */
-	STATEMENT_ROW_STATEMENT,
-	STATEMENT_ROW_TITLE, /* the process title of a server without a statement */
-	STATEMENT_ROW_UNREAD, /* the text was not in memory, or there is none where there should be */
-	STATEMENT_ROW_OTHERS, /* of records: the table of owners had no place for it */
-	STATEMENT_ROW_NUMBER, /* a unit that is a number: the key has it instead of a hash */
-	STATEMENT_ROW_IDLE, /* the program of units, without one */
-};
-EXPORT_ENUM(statement_row);
-/* The bits of a record's `statement` that have its row. */
-CONSTANT(STATEMENT_ROW_BITS, 3);
-
-struct statement {
-	__u64 hash; /* of its text; of a number itself, above STATEMENT_ROW_BITS */
-	__u64 text; /* where it is; 0: nowhere */
-	enum statement_row row;
-};
-
-/* In the place of the address of a text: the one that the probes have copied for the current task. */
-#define COPIED_TEXT 1
-
-/* The program of a process, and the addresses of its code and title. */
-struct program {
-	__u64 inode;
-	__u64 size;
-	__u64 code;
-	__u64 title;
-	__u64 started; /* the task: its id may be reused */
-};
-
-/* A kernel thread has none. */
-static __always_inline void program_of(struct task_struct *task, struct program *found, bool typed)
-{
-	struct mm_struct *memory = FIELD(typed, task, mm);
-	struct inode *inode;
-	struct file *file;
-
-	if (!memory)
-		return;
-	file = FIELD(typed, memory, exe_file);
-	if (!file)
-		return;
-	inode = FIELD(typed, file, f_inode);
-	found->inode = FIELD(typed, inode, i_ino);
-	found->size = FIELD(typed, inode, i_size);
-	found->code = FIELD(typed, memory, start_code);
-	found->title = FIELD(typed, memory, arg_start);
-	found->started = FIELD(typed, task, start_time);
-}
-
-static __always_inline void current_program(struct program *found)
-{
-	if (has_typed_task())
-		program_of(bpf_get_current_task_btf(), found, true);
-	else
-		program_of((void *)bpf_get_current_task(), found, false);
-}
-
-static __always_inline __u64 mix(__u64 hash, __u64 word)
-{
-	hash = (hash ^ word) * 0x9e3779b97f4a7c15ULL;
-	return hash ^ hash >> 32;
-}
-
-#include "block/path/unit.h"
 
 __noinline __u32 find_server(__u64 inode, __u64 size)
 {

@@ -6,6 +6,8 @@
 #ifndef WPT_PATH_UNIT_H
 #define WPT_PATH_UNIT_H
 
+#include "block/path/text.h"
+
 /* An argument of a probe, as Python found it (wptrace/engine/definition/unit.py). */
 struct operand {
 	__u64 number; /* a constant, or the distance from what the register has */
