@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.."
 packages="clang llvm libbpf-dev libbpf1 bpftool fio qemu-system-x86 qemu-system-arm kmod zstd xz-utils busybox-static
 	python3-venv python3-dev make pkg-config dwarves fdisk dmsetup groff-base xfsprogs btrfs-progs
 	python3-cffi-backend python3-pyelftools python3-rich patchelf rpm mandoc zsh fish
-	chromium poppler-utils otf2-tools mdadm cryptsetup-bin jq openssl"
+	chromium poppler-utils otf2-tools mdadm cryptsetup-bin jq openssl systemd"
 demo_packages="clang llvm libbpf-dev libbpf1 make pkg-config fio python3-cffi python3-cffi-backend python3-pyelftools python3-rich"
 # Only for the tests of whole packages.
 package_tools="debootstrap dpkg-dev debhelper dh-python lintian rpmlint python3-cffi python3-shtab zstd"
