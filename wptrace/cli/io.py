@@ -122,10 +122,11 @@ def flows(options: argparse.Namespace) -> list[PathFlow | BlockFlow]:
 
 
 def _require(options: argparse.Namespace) -> common.EventOptions:
-    from wptrace.flows.io.options import BY_TEXT, UNIT
+    from wptrace.flows.io.options import UNIT
+    from wptrace.model.kind import TEXTS
 
     if options.level != "block":
-        if options.statement_text is not None and options.by not in BY_TEXT:
+        if options.statement_text is not None and options.by not in TEXTS:
             raise UsageError("--statement-text needs --by statement or unit: it says how these are shown")
         if options.by == UNIT and options.unit is None:
             raise UsageError("--by unit needs --unit: it says what a unit of work is")
@@ -211,11 +212,12 @@ def _by(options: argparse.Namespace) -> str:
 
 def _owners(options: argparse.Namespace, by: str) -> tuple[str, ...]:
     """The owners that a key leads to, the present one first."""
-    from wptrace.flows.io.options import BY, BY_TEXT, CGROUP, COMM, DEVICE, DIR, FILE, PROCESS, THREAD
+    from wptrace.flows.io.options import BY, CGROUP, COMM, DEVICE, DIR, FILE, PROCESS, THREAD
+    from wptrace.model.kind import TEXTS
 
     order = [PROCESS, CGROUP, FILE, THREAD, COMM, DIR]
     # Statements and units are for who has such a program.
-    absent = {DEVICE if options.neighbours else "", *(one for one in BY_TEXT if one != by)}
+    absent = {DEVICE if options.neighbours else "", *(one for one in TEXTS if one != by)}
     order += [one for one in BY if one not in order and one not in absent]
     at = order.index(by) if by else 0
     return (*order[at:], *order[:at]) if by else ()

@@ -13,9 +13,9 @@ from wptrace.capture.reader import Head
 from wptrace.capture.selection import Selection
 from wptrace.flows.io import kinds
 from wptrace.flows.io.kinds import text_label
-from wptrace.flows.io.options import BY_TEXT, CGROUP, COMM, DEVICE, DIR, FILE, OWNED, PROCESS, THREAD
+from wptrace.flows.io.options import CGROUP, COMM, DEVICE, DIR, FILE, OWNED, PROCESS, THREAD
 from wptrace.flows.io.parts import owners
-from wptrace.model.kind import NOBODY, OTHERS, Comm, Kind, Task
+from wptrace.model.kind import NOBODY, OTHERS, TEXTS, Comm, Kind, Task
 from wptrace.model.report import Event, Report
 
 _BY = (PROCESS, THREAD, COMM, CGROUP, FILE, DIR, DEVICE)
@@ -81,7 +81,7 @@ class Owned:
 
     def _owner(self, event: Event) -> Any:
         fields = event.fields
-        if self._by in BY_TEXT:
+        if self._by in TEXTS:
             owner = str(fields["owner"])
             return owner if fields[self._by] is not None or owner in (NOBODY, OTHERS) else Comm(owner)
         if self._by == DEVICE:

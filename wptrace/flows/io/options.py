@@ -29,8 +29,6 @@ FILTERS = (
 PROCESS, THREAD, COMM, CGROUP, FILE, DIR, DEVICE = "process", "thread", "comm", "cgroup", "file", "dir", "device"
 CALL, STATEMENT, UNIT = "call", "statement", "unit"
 BY = (PROCESS, THREAD, COMM, CGROUP, FILE, DIR, DEVICE, CALL, STATEMENT, UNIT)
-BY_TEXT = (STATEMENT, UNIT)
-"""Owners that are texts: what a program works on."""
 TOP = 20
 
 PATH, REQUEST, BLOCK = "path", "request", "block"

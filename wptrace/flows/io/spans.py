@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Callable
 from wptrace.analysis.neighbours import Owner
 from wptrace.analysis.overlap import Span
 from wptrace.flows.io.kinds import UNREAD
-from wptrace.flows.io.options import BY_TEXT, CGROUP, COMM, PROCESS, THREAD
+from wptrace.flows.io.options import CGROUP, COMM, PROCESS, THREAD
 from wptrace.flows.io.request_events import Events
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.kernel.tasks import comm
-from wptrace.model.kind import NOBODY, Task
+from wptrace.model.kind import NOBODY, TEXTS, Task
 
 if TYPE_CHECKING:
     from wptrace.capture.layout import Described
@@ -50,7 +50,7 @@ class Spans:
         member = layout.struct(layout.record).member("events")
         self._events, self._quiet = Events(member), bytes(member.size)
         # The member of records that has a statement or a unit.
-        self._among = "statement" if by in BY_TEXT else CGROUP
+        self._among = "statement" if by in TEXTS else CGROUP
         self._owners = OwnerNames(by, comm, lambda of: self._group(of))
         self._reported: dict[tuple[int, int], None] = {}
 
@@ -131,7 +131,7 @@ class OwnerNames:
             key: tuple[Any, ...] = ()
         elif self._by == CGROUP:
             key = (group,)
-        elif self._by in BY_TEXT:
+        elif self._by in TEXTS:
             label = self._group(group)
             key = (self._name(name) if label is None else str(label),)
         elif self._by == COMM:
@@ -156,6 +156,6 @@ class OwnerNames:
             return Owner(NOBODY)
         if self._by == CGROUP:
             return Owner(self._group(key[0]))
-        if self._by in BY_TEXT:
+        if self._by in TEXTS:
             return Owner(key[0])
         return Owner(self._name(key[0]) if self._by == COMM else Task(self._name(key[0]), *key[1:]))
