@@ -3,19 +3,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.kernel.disks import Disk, fio, total
+from tests.kernel.test_agent import scrape
+from tests.kernel.test_capture import replayed
 from tests.kernel.trace import PATIENCE, ROOT, programs, wait_until
 from wptrace.kernel.privileges import CAPABILITIES
 
@@ -146,16 +146,10 @@ def systemd(installed: None, disk: Disk, tmp_path: Path) -> Iterator[Systemd]:
         shutil.rmtree("/var/lib/private/wptrace", ignore_errors=True)
 
 
-def finished(disk: Disk) -> int:
-    with urllib.request.urlopen(f"http://{ADDRESS}/metrics", timeout=PATIENCE) as answer:
-        text = answer.read().decode()
-    name = f'wptrace_io_duration_seconds_count{{device="{disk.name}",operation="read",kind="request"}} '
-    return sum(int(float(line.removeprefix(name))) for line in text.splitlines() if line.startswith(name))
-
-
 def test_it_runs_with_two_capabilities(systemd: Systemd, disk: Disk) -> None:
     systemd.succeeds("start", UNIT)
-    assert systemd.shown("StatusText").startswith("tracing io (level block); metrics at")
+    state = systemd.shown("StatusText")
+    assert state.startswith("tracing io (level block); metrics at")
     status = Path(f"/proc/{systemd.agent}/status").read_text()
     wanted = 1 << CAPABILITIES["CAP_BPF"] | 1 << CAPABILITIES["CAP_PERFMON"]
     for name in ("CapEff", "CapBnd"):
@@ -163,12 +157,10 @@ def test_it_runs_with_two_capabilities(systemd: Systemd, disk: Disk) -> None:
     assert re.search(r"^NoNewPrivs:\s+1$", status, re.M)
     assert not re.search(r"^Uid:\s+0\b", status, re.M)
     made = total(fio(disk.path, rw="randread", number_ios=200))
-    assert finished(disk) == made
+    assert scrape(state, disk, made) == made
     memory = int((GROUP / "system.slice" / UNIT / "memory.current").read_text())
     print(f"memory.current of the agent: {memory / (1 << 20):.1f} MiB")
     systemd.succeeds("stop", UNIT)
     systemd.until_logged(f"  {made} requests in ")
     assert not programs()
-    replay = [sys.executable, "-m", "wptrace", "replay", "-j", "/var/lib/wptrace/history/io"]
-    lines = subprocess.run(replay, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert json.loads(lines[-1])["requests"]["finished"] == made
+    assert replayed(Path("/var/lib/wptrace/history/io"))[-1]["requests"]["finished"] == made
