@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -168,6 +169,14 @@ def joined(group: Path) -> Iterator[None]:
         yield
     finally:
         (group.parent / before.lstrip("/") / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def compiled(source: str, folder: Path, *options: str) -> Path:
+    """Compile a program of this folder."""
+    path = Path(__file__).with_name(source)
+    program = folder / path.stem
+    run(shutil.which("cc") or "clang", "-O2", *options, "-o", str(program), str(path))
+    return program
 
 
 # --- Load on the CPU --------------------------------------------------------------------------------------------------

@@ -5,24 +5,9 @@
  */
 #include <stdio.h>
 
-unsigned short probed_semaphore __attribute__((used, section(".probes")));
+#include "probe.h"
 
-/* As <sys/sdt.h> makes it, but for the base address. */
-#define PROBE(name, arguments, ...) \
-	asm volatile("990:	nop\n" \
-		     "	.pushsection .note.stapsdt, \"\", \"note\"\n" \
-		     "	.balign 4\n" \
-		     "	.4byte 992f - 991f, 994f - 993f, 3\n" \
-		     "991:	.asciz \"stapsdt\"\n" \
-		     "992:	.balign 4\n" \
-		     "993:	.8byte 990b, 0, probed_semaphore\n" \
-		     "	.asciz \"probed\"\n" \
-		     "	.asciz \"" #name "\"\n" \
-		     "	.asciz \"" arguments "\"\n" \
-		     "994:	.balign 4\n" \
-		     "	.popsection" \
-		     : \
-		     : __VA_ARGS__)
+unsigned short probed_semaphore __attribute__((used, section(".probes")));
 
 __attribute__((noinline)) long work(long number, const char *name)
 {
@@ -44,9 +29,9 @@ static inline __attribute__((always_inline)) void probe(const char *name, int nu
 	volatile int stored = number;
 	const char *words[2] = { 0, name };
 
-	PROBE(started, "8@%0 -4@%1 -4@%2 -4@%3 8@%4", "r"(name), "r"(-number), "m"(stored), "i"(-7), "r"(words));
+	PROBE(probed, started, probed_semaphore, "8@%0 -4@%1 -4@%2 -4@%3 8@%4", "r"(name), "r"(-number), "m"(stored), "i"(-7), "r"(words));
 	asm volatile("" : : "r"(words) : "memory");
-	PROBE(done, "", "i"(0));
+	PROBE(probed, done, probed_semaphore, "", "i"(0));
 }
 
 int main(void)

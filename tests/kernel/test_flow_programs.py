@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kernel.loads import compiled
 from tests.kernel.test_capabilities import BOTH
 from tests.kernel.trace import PATIENCE, ROOT, wptrace
 from wptrace.bpf.ring import Reader
@@ -102,10 +103,7 @@ class Running:
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("programs") / "probed"
-    compiler = shutil.which("cc") or "clang"
-    subprocess.run([compiler, "-O2", "-o", path, ROOT / "tests" / "kernel" / "probed.c"], check=True)
-    return path
+    return compiled("probed.c", tmp_path_factory.mktemp("programs"))
 
 
 @contextmanager

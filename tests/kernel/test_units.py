@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.disks import Disk, loop_device
+from tests.kernel.loads import compiled
 from tests.kernel.patience import said
 from tests.kernel.test_capture import replayed
 from tests.kernel.test_owners import counts, exact, totals
 from tests.kernel.test_statements import has_rows_of_records
-from tests.kernel.trace import ROOT, Line, Trace, findings
+from tests.kernel.trace import Line, Trace, findings
 
 CALLS = """
 [unit]
@@ -57,10 +57,7 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("programs") / "worker"
-    compiler = shutil.which("cc") or "clang"
-    subprocess.run([compiler, "-O2", "-pthread", "-o", path, ROOT / "tests" / "kernel" / "worker.c"], check=True)
-    return path
+    return compiled("worker.c", tmp_path_factory.mktemp("programs"), "-pthread")
 
 
 class Worker:

@@ -12,6 +12,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "probe.h"
+
 #define BLOCK 4096
 #define LARGEST 4096
 
@@ -20,23 +22,6 @@ char unit_array[64];
 short unit_number;
 static int disk;
 static char **words;
-
-/* As <sys/sdt.h> makes it, but for the base address. */
-#define PROBE(name, arguments, ...) \
-	asm volatile("990:	nop\n" \
-		     "	.pushsection .note.stapsdt, \"\", \"note\"\n" \
-		     "	.balign 4\n" \
-		     "	.4byte 992f - 991f, 994f - 993f, 3\n" \
-		     "991:	.asciz \"stapsdt\"\n" \
-		     "992:	.balign 4\n" \
-		     "993:	.8byte 990b, 0, 0\n" \
-		     "	.asciz \"worker\"\n" \
-		     "	.asciz \"" #name "\"\n" \
-		     "	.asciz \"" arguments "\"\n" \
-		     "994:	.balign 4\n" \
-		     "	.popsection" \
-		     : \
-		     : __VA_ARGS__)
 
 static void *read_blocks(void *count)
 {
@@ -67,9 +52,9 @@ __attribute__((noinline)) void probed(const char *text, unsigned int length, lon
 {
 	volatile unsigned int size = length;
 
-	PROBE(begin, "8@%0 -4@%1", "r"(text), "m"(size));
+	PROBE(worker, begin, 0, "8@%0 -4@%1", "r"(text), "m"(size));
 	read_blocks((void *)count);
-	PROBE(end, "", "i"(0));
+	PROBE(worker, end, 0, "", "i"(0));
 }
 
 int main(int argc, char **argv)
