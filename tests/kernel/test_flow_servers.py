@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel import postgres, rooted
+from tests.kernel.patience import said
 from tests.kernel.trace import PATIENCE, Line, Trace, lossless, wait_until
 from tests.lab import peers, roots
 
@@ -70,7 +71,7 @@ def connected(folder: Path) -> Iterator[socket.socket]:
         yield client
 
 
-def counts(summary: Line, stage: str, label: str = "") -> dict[str, int]:
+def counts(summary: Line, stage: str, label: str = "") -> dict[str | int, int]:
     rows = (row for row in summary["rows"] if row["stage"] == stage)
     return {row["labels"][label] if label else "": row["count"] for row in rows}
 
@@ -156,3 +157,34 @@ def test_statements_of_postgresql(tmp_path: Path) -> None:
     for stage in ("total", "parse", "rewrite", "plan", "execute", "commit"):
         assert counts(summary, stage, "statement") == {"select count(*)": 12, "update rows set": 3}, stage
     assert lossless(summary)
+
+
+_COLLECTOR = """
+import gc, sys
+gc.disable()
+for line in sys.stdin:
+    for generation in line.split():
+        gc.collect(int(generation))
+    print(*(one["collections"] for one in gc.get_stats()), flush=True)
+"""
+
+
+def test_garbage_collections_of_python() -> None:
+    def counted(generations: str) -> list[int]:
+        assert process.stdin is not None
+        process.stdin.write(generations + "\n")
+        process.stdin.flush()
+        return [int(word) for word in said(process).split()]
+
+    # That of the system has static probes.
+    command = ["/usr/bin/python3", "-c", _COLLECTOR]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        before = counted("")
+        with FlowTrace("python", f"--program=/proc/{process.pid}/exe") as trace:
+            after = counted("0 1 2 0 0 1")
+            trace.stop()
+        assert process.stdin is not None
+        process.stdin.close()
+    assert [now - then for then, now in zip(before, after)] == [3, 2, 1]
+    assert counts(trace.summary, "total", "generation") == {0: 3, 1: 2, 2: 1}
+    assert lossless(trace.summary)

@@ -43,7 +43,7 @@ _LACKS = {
 # Tracepoints of modules, which a running kernel may not have loaded.
 _OF_MODULES = {"rpc": "rpc_task", "nbd": "nbd_"}
 # Points in servers, so they do not depend on the kernel.
-_OF_SERVERS = {"nginx", "postgres", "redis"}
+_OF_SERVERS = {"nginx", "postgres", "python", "redis"}
 # Optional labels and points that some kernels lack: dropped packets have a reason since 5.17.
 _NO_REASON = {"5.10"}
 
