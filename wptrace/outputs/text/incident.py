@@ -9,12 +9,14 @@ from typing import Any
 from wptrace.analysis.incident import BEFORE, DEVICE, OUTSIDE
 from wptrace.kernel.clock import clock_time
 from wptrace.model import units
-from wptrace.model.kind import UNATTRIBUTED, Stage
+from wptrace.model.kind import TEXTS, UNATTRIBUTED, Stage
 from wptrace.model.report import Event, Incident, UnderWay
-from wptrace.outputs.text.words import group, printable, task
+from wptrace.outputs.text.words import ends, group, printable, task
 
 WHERE = {BEFORE: "before the device had it", DEVICE: "in the device", OUTSIDE: "outside of the device"}
 _SHOWN = 8
+# Columns of a statement or a unit.
+_TEXT = 80
 
 
 def lines(found: Incident, dates: bool) -> Iterator[str]:
@@ -38,6 +40,8 @@ def slowest(found: Incident, dates: bool) -> str:
     what = f"{group(event.group)} {event.group.kind.noun.one}{of}"
     until = clock_time(event.end_ns, dates)
     who = f" by {task(event.fields)}" if "comm" in event.fields else ""
+    text = next((str(event.fields[name]) for name in TEXTS if event.fields.get(name)), "")
+    who += f" for {ends(printable(text), _TEXT)}" if text else ""
     return f"{what}{who} took {units.duration(event.total_ns)}, until {until}"
 
 
