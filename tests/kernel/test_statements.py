@@ -17,6 +17,7 @@ from tests.kernel.patience import said
 from tests.kernel.postgres import Postgres, server
 from tests.kernel.test_capture import replayed
 from tests.kernel.test_owners import OWNED, counts, exact, totals
+from tests.kernel.test_recorder import Recording, dumps, of
 from tests.kernel.trace import PATIENCE, Line, Trace, findings
 from tests.thorough import only_all
 from wptrace.kernel import elf
@@ -72,6 +73,10 @@ def has_rows_of_records(lines: list[Line], text: str = "statement") -> None:
     assert found["owned_request"] <= rows["owned_request"]
 
 
+def by_statement(lines: list[Line]) -> Counter[tuple[str, str, str | None]]:
+    return Counter((one["op"], one["owner"], one["statement"]) for one in of(lines, "operation"))
+
+
 def names_the_one_with_the_most_time(summary: Line) -> None:
     times: Counter[str | None] = Counter()
     for row in totals(summary, "owned_operation"):
@@ -87,10 +92,11 @@ def names_the_one_with_the_most_time(summary: Line) -> None:
 @pytest.mark.parametrize("postgres", [15, *(pytest.param(one, marks=only_all) for one in (13, 17, 18))], indirect=True)
 def test_what_statements_read(disk: Disk, postgres: Postgres, tmp_path: Path) -> None:
     """By pg_stat_statements, which counts blocks that were asked for; parallel workers work for their statement, and so
-    do I/O workers. Each operation of a capture has the statement that it has in rows."""
+    do I/O workers. Each operation of a capture or of a dump has the statement that it has in rows."""
     postgres.sql(["create extension pg_stat_statements", TABLE, "checkpoint"])
     file = tmp_path / "trace.wpt"
-    with Trace("--dev", disk.name, "--by=statement", "--top=0", "--each", f"--capture={file}") as trace:
+    options = ["--each", f"--capture={file}", "--recorder=16M", "--recorder-at-end", f"--dump-dir={tmp_path}"]
+    with Recording("--dev", disk.name, "--by=statement", "--top=0", *options) as trace:
         postgres.sql(["select pg_stat_statements_reset()"])
         postgres.sql(["select count(*) from big where v <> 'a'", "select count(*) from big where v <> 'bb'"])
         postgres.sql([INDEX])
@@ -117,7 +123,12 @@ def test_what_statements_read(disk: Disk, postgres: Postgres, tmp_path: Path) ->
     assert texts["postgres: checkpointer"] is None
     assert "unread" not in texts
     names_the_one_with_the_most_time(trace.summary)
-    has_rows_of_records(replayed(file))
+    each = replayed(file)
+    has_rows_of_records(each)
+    (dump,) = dumps(tmp_path)
+    latest = replayed(dump)
+    has_rows_of_records(latest)
+    assert by_statement(latest) == by_statement(each)
     _, summary = replayed(file, "--by=statement", "--comm=postgres", "--summary")
     assert counts(summary, "owned_hit")[SCAN] == counts(trace.summary, "owned_hit")[SCAN]
 

@@ -15,6 +15,7 @@ from tests.kernel.loads import compiled
 from tests.kernel.patience import said
 from tests.kernel.test_capture import replayed
 from tests.kernel.test_owners import counts, exact, totals
+from tests.kernel.test_recorder import Recording, dumps
 from tests.kernel.test_statements import has_rows_of_records
 from tests.kernel.trace import Line, Trace, findings
 
@@ -83,10 +84,12 @@ def working(program: Path, disk: Disk) -> Iterator[Worker]:
 
 
 @contextmanager
-def traced(text: str, program: Path, disk: Disk, folder: Path, *more: str) -> Iterator[Trace]:
+def traced(text: str, program: Path, disk: Disk, folder: Path, *more: str, each: bool = True) -> Iterator[Trace]:
+    """Trace with `--each`, or with a recorder."""
     file = folder / "unit.toml"
     file.write_text(text.replace("PROGRAM", str(program)))
-    with Trace("--dev", disk.name, "--by=unit", f"--unit={file}", "--top=0", "--each", *more) as trace:
+    options = ["--dev", disk.name, "--by=unit", f"--unit={file}", "--top=0", *more]
+    with Trace("--each", *options) if each else Recording("--recorder=4M", *options) as trace:
         yield trace
 
 
@@ -128,6 +131,31 @@ def test_calls(program: Path, disk: Disk, tmp_path: Path) -> None:
     has_rows_of_records(replayed(capture), "unit")
     again = replayed(capture, "--by=unit", "--comm=worker", "--summary")[-1]
     assert reads(again) == reads(summary)
+
+
+@pytest.mark.each_kernel
+def test_dumps(program: Path, disk: Disk, tmp_path: Path) -> None:
+    """A dump has the unit of each operation and request, also of those that ended before the texts were looked at."""
+    options = ["--recorder-at-end", f"--dump-dir={tmp_path}", "--neighbours", "600"]
+    with (
+        traced(CALLS, program, disk, tmp_path, *options, each=False) as trace,
+        working(program, disk) as worker,
+    ):
+        worker.do("call", 5, text="get /index/1")
+        worker.do("call", 6, text="get /index/22")
+        worker.do("call", 7, 7, "not an other's text")
+        worker.do("call", 3, text="\x01\x02 binary")
+        worker.do("none", 4)
+        trace.stop()
+    (dump,) = dumps(tmp_path)
+    exact(trace.summary)
+    assert reads(trace.summary) == {"get /index/?": 11, "seven": 7, "no unit": 4, "unread": 3}
+    found = replayed(dump)
+    has_rows_of_records(found, "unit")
+    assert reads(found[-1]) == reads(trace.summary)
+    assert counts(found[-1], "owned_request") == counts(trace.summary, "owned_request")
+    neighbours = replayed(dump, "--neighbours", "--summary")[-1]["neighbours"]
+    assert {one["owner"]: one["requests"] for one in neighbours} == reads(trace.summary)
 
 
 @pytest.mark.each_kernel

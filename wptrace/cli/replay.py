@@ -219,10 +219,11 @@ def _require(options: argparse.Namespace, head: Head) -> None:
         raise WptraceError(f"the capture is of a kind of trace that this version does not know: {head.view}")
     if (
         options.by is not None
-        and filters.get("by") != options.by
+        and (head.of_events or filters.get("by") != options.by)
         and not (_by(options, head) or _neighbours(options, head))
     ):
         has = f"its rows are by {filters['by']}" if "by" in filters else "it was made without --by"
+        has = "the records of the recorder do not have it" if head.of_events else has
         raise UsageError(f"--by {options.by} cannot be answered: {has}")
     if options.folded and head.view != "stacks":
         raise UsageError("--folded needs a capture of wptrace stacks")
@@ -242,10 +243,12 @@ def _by(options: argparse.Namespace, head: Head) -> str:
     """Return the owners for which rows are computed from events; empty if unwanted or if the capture has them."""
     from wptrace.tools import owned
 
-    if options.by is None or not owned.answers(head, options.by):
+    chosen = str(head.start.filters.get("by", ""))
+    by = options.by or (chosen if head.of_events else "")
+    if not by or not owned.answers(head, by):
         return ""
-    is_other = options.by != head.start.filters.get("by")
-    return options.by if is_other or not owned.have_rows(head, options.by, _selection(options)) else ""
+    has_rows = by == chosen and not head.of_events and owned.have_rows(head, by, _selection(options))
+    return "" if has_rows else by
 
 
 def _output(options: argparse.Namespace, stream: TextIO, head: Head) -> Output:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import Callable, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from wptrace.bpf.lib import libbpf
 from wptrace.bpf.maps import Map
@@ -88,8 +88,9 @@ class Recorder:
         records: Raw,
         what: str,
         names: Callable[[], Names] = Names,
+        statement_of: Callable[[int], Any] | None = None,
     ) -> None:
-        self.what, self._names = what, names
+        self.what, self._names, self._statement_of = what, names, statement_of
         self._size, self._slow_ns, self._kinds, self._records = size, slow_ns, kinds, records
 
     # --- The start ------------------------------------------------------------------------------------------------
@@ -155,7 +156,7 @@ class Recorder:
         about = About(view, self._kinds, each=True, of_events=True)
         output = CaptureOutput(path, about)
         try:
-            sink = output.raw(self._obj, self._records, self._devices)
+            sink = output.raw(self._obj, self._records, self._devices, statement_of=self._statement_of)
             output.start(start._replace(notes=[*(one for one in start.notes if one not in self._notes), *notes]))
             output.name(names)
             for entries in _entries(rows, size, order):

@@ -19,6 +19,7 @@ from wptrace.flows.io.kinds import UNREAD, text_label
 from wptrace.flows.io.parts import images, kicks
 from wptrace.flows.io.spans import OwnerNames, Spans
 from wptrace.kernel.cgroup_names import CgroupNames
+from wptrace.model.kind import TEXTS
 from wptrace.model.report import Event
 from wptrace.model.rows import Rows
 
@@ -75,7 +76,8 @@ class Singles:
 
     def _recorded_spans(self, found: Records, layout: Described, by: str) -> Iterator[Span | None]:
         if self._recorded is None:
-            self._recorded = recorded.Recorded(layout), OwnerNames(by, str, str)
+            of: Callable[[Any], Any] = _text_of(self._capture) if by in TEXTS else str
+            self._recorded = recorded.Recorded(layout), OwnerNames(by, str, of)
         made, owners = self._recorded
         made.names = Names(self._capture.tasks, self._capture.files)
         rows = layout.rows(made.rows)
@@ -106,12 +108,17 @@ def _text_of(capture: _From) -> Callable[[int], Any]:
     return lambda of: capture.statements.get(of, UNREAD)
 
 
+def _texts(capture: _From, layout: Described) -> records.OwnersOfRecords | None:
+    """The owners of its records that are texts, if they have any."""
+    label = None if capture.head is None else text_label(capture.head.start.fields)
+    if label is None or "statement" not in layout.struct(layout.record).names:
+        return None
+    return records.OwnersOfRecords(label, _text_of(capture))
+
+
 def _stories(capture: _From, number: int, whole: bool) -> _Decoder:
     layout: Described = capture.layouts[number]
-    label = None if capture.head is None else text_label(capture.head.start.fields)
-    texts = None
-    if label is not None and "statement" in layout.struct(layout.record).names:
-        texts = records.OwnersOfRecords(label, _text_of(capture))
+    texts = _texts(capture, layout)
     stories = records.Stories(layout, layout.names, CgroupNames(known=capture.cgroups), texts=texts)
     stories.stack_of = lambda of: capture.stacks.get(of, records.NO_STACK)
     rows = layout.rows(stories.layout)
@@ -146,7 +153,7 @@ def _requests(capture: _From, number: int, whole: bool) -> _Decoder:
 
 def _recorded_events(capture: _From, number: int, whole: bool) -> _Decoder:
     layout: Described = capture.layouts[number]
-    made = recorded.Recorded(layout)
+    made = recorded.Recorded(layout, _texts(capture, layout))
     rows = layout.rows(made.rows)
 
     def decode(found: Records) -> Iterator[Sequence[Event]]:

@@ -101,6 +101,8 @@ __noinline int recorder_operation(__u32 place, __u32 kind, __s64 result)
 	record->flags = op->readahead;
 	record->kind = recorded_kind_of(kind & ((1 << RECORDED_KIND_BITS) - 1), op->interface, coarse);
 	record->op = op->op_kind;
+	if (BY_STATEMENT(owner_by))
+		record->statement = statement_of_owner(op->owner);
 	publish_record(&record->number, number);
 	return 0;
 }
@@ -168,6 +170,8 @@ static __always_inline void recorder_both(struct op_state *op, struct done *done
 	record->flags = done->flags >> RECORDED_FLAGS_SHIFT;
 	record->kind = recorded_kind_of(RECORDED_KIND_BOTH, op->interface, false);
 	record->op = op->op_kind;
+	if (BY_STATEMENT(owner_by))
+		record->statement = statement_of_owner(op->owner);
 	publish_record(&record->number, number);
 	note_recorded_file(inode_number, dev, file, end);
 }

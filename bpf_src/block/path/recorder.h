@@ -7,6 +7,7 @@
 #define WPT_PATH_RECORDER_H
 
 #include "block/path/state.h"
+#include "block/path/owner.h"
 #include "lib/comm.h"
 #include "lib/dentry.h"
 #include "lib/recorder.h"
@@ -212,6 +213,8 @@ static __noinline int recorder_request(struct bio_state *state)
 	record->kind = recorded_kind_of(RECORDED_KIND_REQUEST, INTERFACE_CALL, coarse);
 	record->op = state->op_kind;
 	record->flags = state->done.flags >> RECORDED_FLAGS_SHIFT;
+	if (BY_STATEMENT(owner_by))
+		record->statement = statement_of_owner(owner_of_request(state));
 	publish_record(&record->number, number);
 	return 0;
 }

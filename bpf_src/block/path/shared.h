@@ -342,6 +342,8 @@ struct recorded {
 	__u8 kind; /* recorded_kind, and the bits below */
 	__u8 op; /* op_kind, of a request block_op */
 	__u32 number; /* its number in its area, from 1; written last */
+	/* With --by statement or --by unit, as in struct io_record; otherwise records end here. */
+	__u64 statement;
 };
 CONSTANT(RECORDED_CHARGES, 12); /* four more words behind the times */
 CONSTANT(RECORDED_KIND_BITS, 2);

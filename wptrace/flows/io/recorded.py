@@ -15,11 +15,12 @@ from wptrace.flows.io.records import Made, maj_min
 from wptrace.flows.io.spans import OwnerNames
 from wptrace.kernel.blkstatus import to_errno
 from wptrace.kernel.rwbs import rwbs
-from wptrace.model.kind import Group, Kind
+from wptrace.model.kind import TEXTS, Group, Kind
 from wptrace.model.report import Event
 
 if TYPE_CHECKING:
     from wptrace.capture.layout import Described
+    from wptrace.flows.io.records import OwnersOfRecords
 
 _HALF = (1 << 32) - 1
 # If two CPUs' clocks differ, a point may seem to come after the end; it is taken to come with the end.
@@ -44,13 +45,15 @@ RECORDED = Raw(
         "RECORDED_COARSE_SHIFT",
         "RECORDED_FLAGS_SHIFT",
     ),
+    statement="statement",
 )
 
 
 class Recorded:
     """Makes events, and spans of requests, from these records."""
 
-    def __init__(self, layout: Described) -> None:
+    def __init__(self, layout: Described, texts: OwnersOfRecords | None = None) -> None:
+        self._texts = texts
         self.rows, fields = layout.struct(layout.record).packed()
         self._at = {name: place for place, name in enumerate(fields)}
         self._names = layout.names
@@ -119,12 +122,13 @@ class Recorded:
         kind_at, end_at, slot_at, op_at, tid_at = at["kind"], at["end_ns"], at["slot"], at["op"], at["tid"]
         inode_at, dev_at, offset_at, sector_at = at["inode"], at["file_dev"], at["offset"], at["sector"]
         bytes_at, result_at, length_at, flags_at = at["bytes"], at["result"], at["length"], at["flags"]
-        stages_at = at["stages"]
+        stages_at, statement_at = at["stages"], at.get("statement", 0)
         disk_at = at["dev"]
         tasks, files, letters = self.names.tasks, self.names.files, Made(lambda key: self._letters(*key))
         disks = Made(maj_min)
         # Made for each call: a slot may have been given to another device.
         groups = Made(lambda key: self._group(*key))
+        owners = None if self._texts is None else Made(self._texts.fields)
         for record in records:
             bits = record[kind_at]
             kind, interface = self._kinds[bits & self._kind_mask], bits >> self._interface_shift & 3
@@ -133,6 +137,8 @@ class Recorded:
             tid = record[tid_at]
             pid, cgroup, comm = tasks.get(tid, _NO_TASK)
             fields: dict[str, Any] = {"pid": pid, "tid": tid, "comm": comm, "cgroup": cgroup}
+            if owners is not None:
+                fields.update(owners[record[statement_at], comm])
             if kind == "request":
                 group = groups[REQUEST, record[slot_at], record[op_at]]
                 stages, total = self._request(record, unit)
@@ -190,6 +196,7 @@ class Recorded:
         at, tasks = self._at, self.names.tasks
         kind_at, stages_at, end_at, tid_at = at["kind"], at["stages"], at["end_ns"], at["tid"]
         slot_at, op_at, bytes_at = at["slot"], at["op"], at["bytes"]
+        statement_at = at.get("statement") if owners.by in TEXTS else None
         times_of, is_request = self._of_span, [kind in ("both", "request") for kind in self._kinds]
         for record in records:
             bits = record[kind_at]
@@ -205,7 +212,7 @@ class Recorded:
             yield Span(
                 self._names[record[slot_at]],
                 self._block_ops[record[op_at]],
-                owners.of((comm, pid, tid, cgroup)),
+                owners.of((comm, pid, tid, cgroup if statement_at is None else record[statement_at])),
                 record[bytes_at],
                 end - queued,
                 end - issued,

@@ -74,11 +74,11 @@ class OwnersOfRecords(NamedTuple):
     of: Callable[[int], Any]
     """None for a program by its name."""
 
-    def fields(self, key: tuple[int, bytes]) -> dict[str, Any]:
+    def fields(self, key: tuple[int, str]) -> dict[str, Any]:
         """The fields of an owner, as rows have them; the key has the name of the task as well."""
         word, name = key
         found = self.of(word)
-        return self.label.fields(Comm(comm(name)) if found is None else found)
+        return self.label.fields(Comm(name) if found is None else found)
 
 
 def as_asked(interference: bool, neighbours: bool, segments: bool = False, texts: bool = False) -> Raw:
@@ -248,7 +248,7 @@ class Stories:
                 "cgroup": cgroups[record[cgroup]],
             }
             if owners is not None:
-                fields.update(owners[record[statement], record[comm_at]])
+                fields.update(owners[record[statement], comms[record[comm_at]]])
             if kind is REQUEST:
                 stages = {name: stages[name] for name in self._request_stages}
                 fields["error"] = to_errno(done)
@@ -347,7 +347,7 @@ class Stories:
                 "cpus": None,
             }
             if owners is not None:
-                fields.update(owners[record[statement], record[name]])
+                fields.update(owners[record[statement], comms[record[name]]])
             done = record[result]
             if group.kind is REQUEST:
                 stages = {name: stages[name] for name in self._request_stages}

@@ -112,7 +112,7 @@ class OwnerNames:
 
     def __init__(self, by: str, name: Callable[[Any], str], group: Callable[[Any], Any]) -> None:
         """`group` is the name of a cgroup, or the label of a text, None for a program by its name."""
-        self._by, self._name, self._group = by, name, group
+        self.by, self._name, self._group = by, name, group
         self._owners: dict[tuple[Any, ...], Owner] = {}
         self._leaders: dict[int, Any] = {}
         self._tasks: dict[tuple[Any, ...], Owner] = {}
@@ -129,14 +129,14 @@ class OwnerNames:
         if not pid:
             # A flush of the block layer has only the thread of a worker.
             key: tuple[Any, ...] = ()
-        elif self._by == CGROUP:
+        elif self.by == CGROUP:
             key = (group,)
-        elif self._by in TEXTS:
+        elif self.by in TEXTS:
             label = self._group(group)
             key = (self._name(name) if label is None else str(label),)
-        elif self._by == COMM:
+        elif self.by == COMM:
             key = (name,)
-        elif self._by == THREAD:
+        elif self.by == THREAD:
             key = (name, pid, tid)
         else:
             # A process has the name of its first thread.
@@ -146,7 +146,7 @@ class OwnerNames:
         found = self._owners.get(key)
         if found is None:
             found = self._owners[key] = self._named(key)
-        if self._by == CGROUP and key:
+        if self.by == CGROUP and key:
             found.seen = self._name(name)
         self._tasks[name, pid, tid, group] = found
         return found
@@ -154,8 +154,8 @@ class OwnerNames:
     def _named(self, key: tuple[Any, ...]) -> Owner:
         if not key:
             return Owner(NOBODY)
-        if self._by == CGROUP:
+        if self.by == CGROUP:
             return Owner(self._group(key[0]))
-        if self._by in TEXTS:
+        if self.by in TEXTS:
             return Owner(key[0])
-        return Owner(self._name(key[0]) if self._by == COMM else Task(self._name(key[0]), *key[1:]))
+        return Owner(self._name(key[0]) if self.by == COMM else Task(self._name(key[0]), *key[1:]))

@@ -80,10 +80,12 @@ def chosen(options: Options, of: Devices, counts: Counts, operations: bool = Tru
 
         found.append(Sleeps())
     if options.recorder is not None:
-        from wptrace.flows.io.parts.recorder import RecorderPart
+        from wptrace.flows.io.parts.recorder import NamedRecorder, RecorderPart
 
         kinds = KINDS if operations else REQUEST_KINDS
-        found.append(RecorderPart(options.recorder, options.recorder_slow_ns, kinds, cgroups))
+        of_records = None if texts is None else texts.of_records
+        recorder = NamedRecorder(options.recorder, options.recorder_slow_ns, kinds, cgroups, of_records)
+        found.append(RecorderPart(recorder))
     if options.by == CGROUP or options.emits_records or options.recorder is not None:
         from wptrace.flows.io.parts.tasks import Cgroups
 

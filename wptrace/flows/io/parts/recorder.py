@@ -18,6 +18,7 @@ from wptrace.engine.resolver import Loaded
 from wptrace.flows.io.kinds import OPERATION
 from wptrace.flows.io.part import Part, Tracing
 from wptrace.flows.io.recorded import FLAGS, RECORDED
+from wptrace.flows.io.records import OwnersOfRecords
 from wptrace.flows.io.state import path_in
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.kernel.tasks import comm
@@ -30,9 +31,9 @@ _TASKS, _FILES = 1 << 14, 1 << 12
 
 
 class RecorderPart(Part):
-    def __init__(self, size: RecorderSize, slow_ns: int | None, kinds: Sequence[Kind], cgroups: CgroupNames) -> None:
+    def __init__(self, recorder: NamedRecorder) -> None:
         super().__init__()
-        self.recorder = NamedRecorder(size, slow_ns, kinds, cgroups)
+        self.recorder = recorder
 
     def prepare(self, obj: BpfObject) -> None:
         self.recorder.prepare(obj)
@@ -45,12 +46,20 @@ class RecorderPart(Part):
 
 
 class NamedRecorder(Recorder):
-    """A recorder of operations and requests, with names of tasks and files."""
+    """A recorder of operations and requests, with names of tasks and files, and with statements or units if asked."""
 
-    def __init__(self, size: RecorderSize, slow_ns: int | None, kinds: Sequence[Kind], cgroups: CgroupNames) -> None:
+    def __init__(
+        self,
+        size: RecorderSize,
+        slow_ns: int | None,
+        kinds: Sequence[Kind],
+        cgroups: CgroupNames,
+        texts: OwnersOfRecords | None,
+    ) -> None:
         operations = OPERATION in kinds
         what = "operations and requests" if operations else "requests"
-        super().__init__(size, slow_ns, kinds, RECORDED._replace(more=_flags()), what, self._all_names)
+        records = RECORDED._replace(more=_flags(), end="statement" if texts is None else "")
+        super().__init__(size, slow_ns, kinds, records, what, self._all_names, None if texts is None else texts.of)
         self._cgroups = cgroups
         lacking = "page-cache hits of less than 1 ms" if operations else "waits of tasks"
         self._notes_of_dump = (f"{lacking} are not recorded",)

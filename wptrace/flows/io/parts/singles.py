@@ -14,7 +14,7 @@ from wptrace.engine.flow import NEVER_NS
 from wptrace.flows.io.causes import FOREIGN
 from wptrace.flows.io.options import Options
 from wptrace.flows.io.part import Part, Tracing
-from wptrace.flows.io.records import OwnersOfRecords, Stories, as_asked
+from wptrace.flows.io.records import Stories, as_asked
 from wptrace.flows.io.rules import InTheWay
 from wptrace.kernel import cpus
 from wptrace.kernel.cgroup_names import CgroupNames
@@ -43,7 +43,7 @@ class Singles(Part):
     ) -> None:
         super().__init__()
         self._options, self._cgroups, self._neighbours, self._waits = options, cgroups, neighbours, waits
-        self._texts = None if texts is None else OwnersOfRecords(texts.text_label, texts.of_record)
+        self._texts = None if texts is None else texts.of_records
         self._layout = as_asked(options.interference, neighbours is not None, options.segments, texts=texts is not None)
         self._records: list[Record] = []
         self._slow_ns, self._sample, self._limit = options.slow_ns, options.sample, options.limit

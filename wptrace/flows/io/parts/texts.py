@@ -17,6 +17,7 @@ from wptrace.bpf.object import BpfObject
 from wptrace.flows.io.kinds import NO_UNIT, TEXT_FIELDS, TEXT_LABELS, UNREAD
 from wptrace.flows.io.part import Tracing
 from wptrace.flows.io.parts.owners import Owners
+from wptrace.flows.io.records import OwnersOfRecords
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.kernel.privileges import require_reading
 from wptrace.model.kind import NOBODY, OTHERS, Comm, Group
@@ -36,12 +37,15 @@ class Texts(Owners):
         super().__init__(by, CgroupNames(), top, rows)
         self._how = how
         self.fields = TEXT_FIELDS[by]
-        self.text_label = TEXT_LABELS[by]
         self._texts: OrderedDict[int, Any] = OrderedDict()
         """Labels by what records have, kept after their owner was evicted: pages that a statement dirtied are written
         back later."""
         self._sharing: Counter[Any] = Counter()
         """By label: how many owners have it; 0: those that had it were freed."""
+
+    @property
+    def of_records(self) -> OwnersOfRecords:
+        return OwnersOfRecords(TEXT_LABELS[self.by], self.of_record)
 
     @property
     def chosen(self) -> dict[str, Any]:
