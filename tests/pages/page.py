@@ -55,8 +55,12 @@ def words(line: str) -> str:
     line = re.sub(r"\b(operation|request|bio|owner)s\b", r"\1", line)
     line = re.sub(r"[\d,.:]*\d(?: ?(?:ns|us|ms|s|k|M|[KMG]iB|B)\b)?%?(?:/s)?", "N", line)
     line = re.sub(r"N(?: ?[kM]?/s| ?[KMG]iB/s| B/s)", "N", line)
-    # The verdict only names parts of a stage that are large enough.
-    line = line.replace(", N on the CPU", "")
+    # The verdict only names parts of a stage that are large enough. The largest one is first.
+    line = re.sub(r"(\): N [^,]*)(?:, N [^,]*)+$", r"\1", line)
+    # What is several times as long is no percentage.
+    line = re.sub(r"(?<=[ (])Nx", "+N", line)
+    # A task that is preempted did not sleep before.
+    line = line.replace(" after N of sleep", "")
     return " ".join(line.split())
 
 

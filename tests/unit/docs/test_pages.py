@@ -49,6 +49,14 @@ def test_steps_are_scripts_with_what_they_write() -> None:
         ("verdict: device takes 88% of it", "verdict: queue takes 88% of it", False),
         ("+ 0 in flight + 0 lost", "+ 2 in flight + 0 lost", True),
         ("+ 0 lost", "+ 3 lost", False),
+        ("(p99 2 ms): 75% shorter waits, 21% journal commit", "(p99 3 ms): 91% shorter waits, 9% on the CPU", True),
+        ("(p99 2 ms): 75% shorter waits, 21% journal commit", "(p99 2 ms): 75% journal commit", False),
+        ("  total  458 us  2.02 ms  +1.56 ms  +341%", "  total  49.8 us  2.01 ms  +1.96 ms  40.4x", True),
+        (
+            "db[2] waited 30.0 ms for cpu0; hog[1] had it",
+            "db[3] waited 9 ms for cpu0 after 1 us of sleep; hog[2] had it",
+            True,
+        ),
     ],
 )
 def test_figures_may_differ_and_words_may_not(shown: str, written: str, same: bool) -> None:
