@@ -51,13 +51,13 @@ class Postgres:
 
 
 @contextmanager
-def server(folder: Path, version: int) -> Iterator[Postgres]:
+def server(folder: Path, version: int, **settings: str) -> Iterator[Postgres]:
     folder.mkdir()
     os.chown(folder, rooted.NOBODY, rooted.NOBODY)
     found = Postgres(folder, version)
     found.run("initdb", "-D", "/mnt/data", "-U", "postgres", "-A", "trust", "--no-sync", "--no-locale", "-E", "UTF8")
-    settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
-    with subprocess.Popen(found.words("postgres", "-D", "/mnt/data", *settings), stderr=subprocess.DEVNULL) as process:
+    words = [word for name, value in {**_SETTINGS, **settings}.items() for word in ("-c", f"{name}={value}")]
+    with subprocess.Popen(found.words("postgres", "-D", "/mnt/data", *words), stderr=subprocess.DEVNULL) as process:
         try:
             pid = folder / "data" / "postmaster.pid"
 

@@ -43,7 +43,8 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
 
 @pytest.fixture
 def postgres(disk: Disk, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Postgres]:
-    with mounted(disk, "ext4", tmp_path / "files") as folder, server(folder / "postgres", request.param) as found:
+    version, settings = request.param
+    with mounted(disk, "ext4", tmp_path / "files") as folder, server(folder / "postgres", version, **settings) as found:
         yield found
 
 
@@ -89,10 +90,19 @@ def names_the_one_with_the_most_time(summary: Line) -> None:
     assert found is None or (found["who"], found["sum_ns"]) == (who, most)
 
 
-@pytest.mark.parametrize("postgres", [15, *(pytest.param(one, marks=only_all) for one in (13, 17, 18))], indirect=True)
+@pytest.mark.parametrize(
+    "postgres",
+    [
+        pytest.param((15, {}), id="15"),
+        *(pytest.param((version, {}), id=str(version), marks=only_all) for version in (13, 17, 18)),
+        # Operations of io_uring are seen where functions can be traced.
+        pytest.param((18, {"io_method": "io_uring"}), id="18-io_uring", marks=(only_all, pytest.mark.guest)),
+    ],
+    indirect=True,
+)
 def test_what_statements_read(disk: Disk, postgres: Postgres, tmp_path: Path) -> None:
     """By pg_stat_statements, which counts blocks that were asked for; parallel workers work for their statement, and so
-    do I/O workers. Each operation of a capture or of a dump has the statement that it has in rows."""
+    do I/O workers, and io_uring for who submits. Each operation of a capture or of a dump has the statement that it has in rows."""
     postgres.sql(["create extension pg_stat_statements", TABLE, "checkpoint"])
     file = tmp_path / "trace.wpt"
     options = ["--each", f"--capture={file}", "--recorder=16M", "--recorder-at-end", f"--dump-dir={tmp_path}"]
