@@ -102,7 +102,8 @@ def names_the_one_with_the_most_time(summary: Line) -> None:
 )
 def test_what_statements_read(disk: Disk, postgres: Postgres, tmp_path: Path) -> None:
     """By pg_stat_statements, which counts blocks that were asked for; parallel workers work for their statement, and so
-    do I/O workers, and io_uring for who submits. Each operation of a capture or of a dump has the statement that it has in rows."""
+    do I/O workers, and io_uring for who submits. Each operation of a capture or of a dump has the statement that it has
+    in rows."""
     postgres.sql(["create extension pg_stat_statements", TABLE, "checkpoint"])
     file = tmp_path / "trace.wpt"
     options = ["--each", f"--capture={file}", "--recorder=16M", "--recorder-at-end", f"--dump-dir={tmp_path}"]

@@ -79,14 +79,24 @@ def matching(shown: str, written: Sequence[str]) -> list[str | None]:
     return found
 
 
+def _command(file: Path, script: str) -> None:
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+
+
 def run(page: str, folder: Path) -> list[str]:
     """Run all steps in one shell and return the output of each. If one fails early, output is missing."""
-    wrapper = folder / "bin" / "wptrace"
-    wrapper.parent.mkdir()
-    wrapper.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {sys.executable} -m wptrace "$@"\n')
-    wrapper.chmod(0o755)
+    commands = folder / "bin"
+    commands.mkdir()
+    python = f"env PYTHONPATH={shlex.quote(str(ROOT))} {sys.executable} -m"
+    _command(commands / "wptrace", f'exec {python} wptrace "$@"')
+    # Of PostgreSQL: `runuser -u postgres -- COMMAND`.
+    _command(
+        commands / "runuser",
+        f'shift 3\nexec unshare --mount --propagation private {python} tests.pages.postgres "$@"',
+    )
     # Guests have no udev, for which these tools would wait.
-    lines = ["set -eu", "export DM_DISABLE_UDEV=1 MDADM_NO_UDEV=1", f"PATH={shlex.quote(str(wrapper.parent))}:$PATH"]
+    lines = ["set -eu", "export DM_DISABLE_UDEV=1 MDADM_NO_UDEV=1", f"PATH={shlex.quote(str(commands))}:$PATH"]
     # dm-crypt waits a minute for its cipher's modules, which passes at once if idle time is skipped (ETIMEDOUT).
     lines += ["modprobe -a aesni_intel xts || true"]
     for number, step in enumerate(steps(page)):
