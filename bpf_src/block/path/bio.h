@@ -164,7 +164,7 @@ static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_k
 	if (watches_interference() || requests_alone)
 		take_in_hand(state);
 	if (recording)
-		state->tid = note_recorded_task(state->done.times.queued);
+		state->tid = note_recorded_submitter(op, state->done.times.queued);
 	else if (!op)
 		state->tid = bpf_get_current_pid_tgid();
 	if (following)

@@ -201,7 +201,7 @@ static __always_inline int finish(struct op_state *op, void *object, __s64 resul
 {
 	const bool trusted = known != KNOWN_NOTHING;
 	struct done *only = NULL;
-	bool hit, untouched;
+	bool hit, untouched, slow;
 
 	if (op->kind != OP_TRACED) {
 		free_op(op);
@@ -219,8 +219,8 @@ static __always_inline int finish(struct op_state *op, void *object, __s64 resul
 			add_irq_delay(op, only);
 	} else {
 		/* Only records have the stages of a hit. */
-		untouched = !keeps_records() && is_untouched(op) &&
-			    !(recording && minus(now, op->start_ns) >= recorded_hit_ns);
+		slow = recording && minus(now, op->start_ns) >= recorded_hit_ns;
+		untouched = !keeps_records() && is_untouched(op) && !slow;
 		if (!untouched)
 			close_account(op->place);
 		/* However short, a sleep there is for the server, or for a task that waits for it. */
@@ -241,7 +241,7 @@ static __always_inline int finish(struct op_state *op, void *object, __s64 resul
 			count_hit(op->place, result);
 		else
 			count_alone(op->place, result);
-		if (recording && (!hit || minus(now, op->start_ns) >= recorded_hit_ns))
+		if (recording && (!hit || slow))
 			recorder_operation(op->place, hit ? RECORDED_KIND_HIT : RECORDED_KIND_OPERATION, result);
 	}
 	if (watches_interference() && !hit) {

@@ -127,23 +127,25 @@ static __always_inline void recorder_both(struct op_state *op, struct done *done
 	struct recorded *record;
 	struct inode *inode;
 	struct super_block *super;
-	__u64 end = op->end_ns;
+	/* Read once: the compiler does not know that a record is none of them. */
+	enum interface interface = op->interface;
+	__u64 start = op->start_ns, end = op->end_ns;
 	__u32 number, dev = 0;
 	__u64 inode_number = 0;
 
-	if (end - op->start_ns >= COARSE_FROM || (op->interface != INTERFACE_CALL && op->woken_ns != end)) {
+	if (end - start >= COARSE_FROM || (interface != INTERFACE_CALL && op->woken_ns != end)) {
 		recorder_apart(op, done, result);
 		return;
 	}
-	note_slow(end - op->start_ns, end);
+	note_slow(end - start, end);
 	record = claim_record(&recorded, &number, &loss[PATH_CAUSE_UNRECORDED]);
 	if (!record)
 		return;
 	record->end_ns = end;
-	record->times[RECORDED_TIME_START] = op->start_ns;
-	record->times[RECORDED_TIME_ISSUED_TO_FS] = op->interface != INTERFACE_CALL ? op->issued_ns
-						    : op->woken_ns		    ? op->woken_ns
-										    : done->times.completed;
+	record->times[RECORDED_TIME_START] = start;
+	record->times[RECORDED_TIME_ISSUED_TO_FS] = interface != INTERFACE_CALL ? op->issued_ns
+						    : op->woken_ns		? op->woken_ns
+										: done->times.completed;
 	record_times(record, &done->times, 0);
 	record->sector = done->sector;
 	record->offset = recorded_offset(op, result);
@@ -160,7 +162,7 @@ static __always_inline void recorder_both(struct op_state *op, struct done *done
 	}
 	record->inode = inode_number;
 	record->file_dev = dev;
-	record->tid = op->interface == INTERFACE_CALL ? bio_at(op->only - 1)->tid : op->tid;
+	record->tid = interface == INTERFACE_CALL ? container_of(done, struct bio_state, done)->tid : op->tid;
 	record->bytes = done->bytes;
 	record->result = result;
 	record->length = op->length;
@@ -168,12 +170,12 @@ static __always_inline void recorder_both(struct op_state *op, struct done *done
 	record->slot = done->slot;
 	record->stages = 1;
 	record->flags = done->flags >> RECORDED_FLAGS_SHIFT;
-	record->kind = recorded_kind_of(RECORDED_KIND_BOTH, op->interface, false);
+	record->kind = recorded_kind_of(RECORDED_KIND_BOTH, interface, false);
 	record->op = op->op_kind;
 	if (BY_STATEMENT(owner_by))
 		record->statement = statement_of_owner(op->owner);
 	publish_record(&record->number, number);
-	note_recorded_file(inode_number, dev, file, end);
+	note_recorded_file_of(op, inode_number, dev, file, end);
 }
 
 #endif

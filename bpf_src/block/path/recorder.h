@@ -95,12 +95,27 @@ static __always_inline __u32 note_recorded_task(__u64 now)
 	return tid;
 }
 
+/* For a request of this operation, or of none. */
+static __always_inline __u32 note_recorded_submitter(struct op_state *op, __u64 now)
+{
+	__u32 tid = bpf_get_current_pid_tgid();
+
+	if (!op)
+		return note_recorded_task(now);
+	if (op->named.tid != tid || now - op->named.task_ns > RECORDED_TASK_NS) {
+		note_recorded_task(now);
+		op->named.tid = tid;
+		op->named.task_ns = now;
+	}
+	return tid;
+}
+
 static __always_inline __u64 recorded_file_key(__u64 inode, __u32 dev)
 {
 	return (inode ^ (__u64)dev << 32) * 0xff51afd7ed558ccdULL | 1;
 }
 
-/* The place of a file that is not at its home, or was not seen recently; with its path, if it is new. */
+/* The place of a file that is not at its home, or was not seen recently; with its path, if it is new. 0: it has none. */
 __noinline int look_at_recorded_file(__u64 address, __u64 now)
 {
 	struct file *known = (void *)address;
@@ -122,7 +137,7 @@ __noinline int look_at_recorded_file(__u64 address, __u64 now)
 			return 0;
 		if (file->key == key) {
 			file->seen_ns = now;
-			return 0;
+			return 1;
 		}
 		if (!file->key || now - file->seen_ns > recorder_window_ns)
 			break;
@@ -143,17 +158,30 @@ __noinline int look_at_recorded_file(__u64 address, __u64 now)
 	name_recorded_file(place, number_of((__u64)leaf.dentry), number_of((__u64)leaf.mount));
 	barrier();
 	file->key = key;
-	return 0;
+	return 1;
 }
 
-static __always_inline void note_recorded_file(__u64 inode, __u32 dev, struct file *known, __u64 now)
+static __always_inline bool note_recorded_file(__u64 inode, __u32 dev, struct file *known, __u64 now)
 {
 	__u64 key = recorded_file_key(inode, dev);
 	__u32 place = recorded_home(key, RECORDED_FILE_BITS);
 	struct recorded_file *file = bpf_map_lookup_elem(&recorded_files, &place);
 
 	if (!file || file->key != key || now - file->seen_ns > RECORDED_FILE_NS)
-		look_at_recorded_file(number_of((__u64)known), now);
+		return look_at_recorded_file(number_of((__u64)known), now);
+	return true;
+}
+
+static __always_inline void note_recorded_file_of(struct op_state *op, __u64 inode, __u32 dev, struct file *known,
+						  __u64 now)
+{
+	if (op->named.inode == inode && op->named.dev == dev && now - op->named.file_ns <= RECORDED_FILE_NS)
+		return;
+	if (!note_recorded_file(inode, dev, known, now))
+		return;
+	op->named.inode = inode;
+	op->named.dev = dev;
+	op->named.file_ns = now;
 }
 
 /* --- Records ------------------------------------------------------------------------------------------------------ */

@@ -110,6 +110,15 @@ enum op_state_kind {
 };
 EXPORT_ENUM(op_state_kind);
 
+/* Whose names the recorder has refreshed for an operation, mostly those that the next one in its slot has, too. */
+struct recorded_names {
+	__u64 inode;
+	__u64 file_ns;
+	__u64 task_ns;
+	__u32 dev; /* of the inode */
+	__u32 tid;
+};
+
 struct op_state {
 	__u64 task; /* or the kiocb of an asynchronous one; 0: free */
 	__u64 begun; /* operations in this slot so far; Python expects it second */
@@ -136,6 +145,7 @@ struct op_state {
 	__u64 above_ns; /* Q of `above` */
 	__u64 held_until; /* when its task last ran again while that bio had no request */
 	__u64 above_done_ns; /* C of the last bio that a stacked device completed */
+	struct recorded_names named;
 
 	/* From here to the charges everything begins as 0. */
 	__u32 tid; /* 0 until it sleeps */
