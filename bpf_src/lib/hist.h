@@ -23,21 +23,22 @@ struct hist {
  */
 #define HIST_SMALL 2048
 /* clang-format off */
-const __u16 hist_buckets[HIST_SMALL] = {
-	[1] = 1, [2] = 2, [3] = 3, [4] = 4, [5] = 5, [6] = 6, [7] = 7, [8] = 8, [9] = 9, [10] = 10, [11] = 11,
-	[12] = 12, [13] = 13, [14] = 14, [15] = 15, [16 ... 17] = 16, [18 ... 19] = 17, [20 ... 21] = 18,
-	[22 ... 23] = 19, [24 ... 25] = 20, [26 ... 27] = 21, [28 ... 29] = 22, [30 ... 31] = 23, [32 ... 35] = 24,
-	[36 ... 39] = 25, [40 ... 43] = 26, [44 ... 47] = 27, [48 ... 51] = 28, [52 ... 55] = 29, [56 ... 59] = 30,
-	[60 ... 63] = 31, [64 ... 71] = 32, [72 ... 79] = 33, [80 ... 87] = 34, [88 ... 95] = 35, [96 ... 103] = 36,
-	[104 ... 111] = 37, [112 ... 119] = 38, [120 ... 127] = 39, [128 ... 143] = 40, [144 ... 159] = 41,
-	[160 ... 175] = 42, [176 ... 191] = 43, [192 ... 207] = 44, [208 ... 223] = 45, [224 ... 239] = 46,
-	[240 ... 255] = 47, [256 ... 287] = 48, [288 ... 319] = 49, [320 ... 351] = 50, [352 ... 383] = 51,
-	[384 ... 415] = 52, [416 ... 447] = 53, [448 ... 479] = 54, [480 ... 511] = 55, [512 ... 575] = 56,
-	[576 ... 639] = 57, [640 ... 703] = 58, [704 ... 767] = 59, [768 ... 831] = 60, [832 ... 895] = 61,
-	[896 ... 959] = 62, [960 ... 1023] = 63, [1024 ... 1151] = 64, [1152 ... 1279] = 65, [1280 ... 1407] = 66,
-	[1408 ... 1535] = 67, [1536 ... 1663] = 68, [1664 ... 1791] = 69, [1792 ... 1919] = 70, [1920 ... 2047] = 71,
-};
+#define HIST_BUCKETS \
+	[1] = 1, [2] = 2, [3] = 3, [4] = 4, [5] = 5, [6] = 6, [7] = 7, [8] = 8, [9] = 9, [10] = 10, [11] = 11, \
+	[12] = 12, [13] = 13, [14] = 14, [15] = 15, [16 ... 17] = 16, [18 ... 19] = 17, [20 ... 21] = 18, \
+	[22 ... 23] = 19, [24 ... 25] = 20, [26 ... 27] = 21, [28 ... 29] = 22, [30 ... 31] = 23, [32 ... 35] = 24, \
+	[36 ... 39] = 25, [40 ... 43] = 26, [44 ... 47] = 27, [48 ... 51] = 28, [52 ... 55] = 29, [56 ... 59] = 30, \
+	[60 ... 63] = 31, [64 ... 71] = 32, [72 ... 79] = 33, [80 ... 87] = 34, [88 ... 95] = 35, [96 ... 103] = 36, \
+	[104 ... 111] = 37, [112 ... 119] = 38, [120 ... 127] = 39, [128 ... 143] = 40, [144 ... 159] = 41, \
+	[160 ... 175] = 42, [176 ... 191] = 43, [192 ... 207] = 44, [208 ... 223] = 45, [224 ... 239] = 46, \
+	[240 ... 255] = 47, [256 ... 287] = 48, [288 ... 319] = 49, [320 ... 351] = 50, [352 ... 383] = 51, \
+	[384 ... 415] = 52, [416 ... 447] = 53, [448 ... 479] = 54, [480 ... 511] = 55, [512 ... 575] = 56, \
+	[576 ... 639] = 57, [640 ... 703] = 58, [704 ... 767] = 59, [768 ... 831] = 60, [832 ... 895] = 61, \
+	[896 ... 959] = 62, [960 ... 1023] = 63, [1024 ... 1151] = 64, [1152 ... 1279] = 65, [1280 ... 1407] = 66, \
+	[1408 ... 1535] = 67, [1536 ... 1663] = 68, [1664 ... 1791] = 69, [1792 ... 1919] = 70, [1920 ... 2047] = 71
+
 /* clang-format on */
+const __u16 hist_buckets[HIST_SMALL] = {HIST_BUCKETS};
 
 /*
  * A bucket, or more than there are. The paths to it do not differ for the verifier: otherwise it goes
@@ -139,40 +140,52 @@ static __always_inline void hist_add_counted(struct hist *hist, __u64 value)
 	hist_add_twice(hist, NULL, value);
 }
 
+/* The same in bytes, where what the verifier knows does not matter: it takes an instruction less. */
+const __u8 hist_small[HIST_SMALL] = {HIST_BUCKETS};
+
 /*
- * Global, so that the verifier follows no bucket back in here; cold, so that the compiler leaves registers to what is
- * common, in the section where libbpf looks. What is less than 0, by the clocks of two CPUs, is 0.
+ * The bucket of a value, or a jump if it is too large; 8 bits more are 64 buckets more. The verifier has to see the bounds
+ * that the compiler knows: `last`, and the largest bucket in the table, as a mask.
  */
-__noinline __attribute__((cold, section(".text"))) __u64 hist_long_index(__u64 value)
-{
-	return (__s64)value < 0 ? 0 : hist_index(value);
-}
+#define HIST_FROM(value, bits, last, mask, larger) \
+	({ \
+		__u64 __index = (value) >> (bits); \
+\
+		asm goto("if %0 > " #last " goto %l[" #larger "]" : : "r"(__index) : : larger); \
+		__index = hist_small[__index]; \
+		if ((bits) > 8) \
+			asm volatile("%0 &= " #mask : "+r"(__index)); \
+		__index + (bits) * 8; \
+	})
 
 /*
  * The same as both, faster for what takes less than half a millisecond, for programs that the verifier sees one by one.
- * The histogram is in `cell`.
+ * The histogram is in `cell`. Without a call, so that the compiler has all registers.
  */
 static __always_inline void hist_add_short(void *cell, struct hist *hist, __u64 value, bool counted)
 {
 	__u64 index;
 	__u32 *slot;
 
-	/* So that the verifier sees the bounds that the compiler assumes. */
-	asm goto("if %0 > 2047 goto %l[longer]" : : "r"(value) : : longer);
-	index = *(const __u8 *)&hist_buckets[value]; /* the lower byte: there are more slots */
+	index = HIST_FROM(value, 0, 2047, 127, larger8);
 	goto known;
-longer:
-	index = value >> 8;
-	asm goto("if %0 > 2047 goto %l[longest]" : : "r"(index) : : longest);
-	/* 8 bits more are 64 buckets more. */
-	index = *(const __u8 *)&hist_buckets[index] + 64;
+larger8:
+	index = HIST_FROM(value, 8, 2047, 127, larger16);
 	goto known;
-longest:
-	index = hist_long_index(value);
-	if (index >= HIST_SLOTS)
-		return;
-	if (!index)
-		value = 0;
+larger16:
+	index = HIST_FROM(value, 16, 2047, 127, larger24);
+	goto known;
+larger24:
+	index = HIST_FROM(value, 24, 2047, 127, larger32);
+	goto known;
+larger32:
+	index = HIST_FROM(value, 32, 1023, 63, beyond);
+	goto known;
+beyond:
+	index = HIST_SLOTS - 1;
+	/* By the clocks of two CPUs. */
+	if ((__s64)value < 0)
+		index = value = 0;
 known:
 	hist_extremes(hist, value);
 	hist->sum += value;

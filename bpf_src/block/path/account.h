@@ -343,13 +343,15 @@ static __always_inline void drop_only(struct op_state *op)
 
 /* --- Operations are counted --------------------------------------------------------------------------------------- */
 
-/* The result of an operation, after its times. */
+/* The result of an operation, after its times. The barrier keeps the compiler from making one addition of both. */
 #define COUNT_RESULT(cell, result) \
 	do { \
-		if ((result) < 0) \
+		if (__builtin_expect((result) < 0, 0)) { \
 			COUNT((cell)->failed); \
-		else \
+			barrier(); \
+		} else { \
 			COUNT_MORE((cell)->bytes, result); \
+		} \
 		COUNT((cell)->finished); \
 	} while (0)
 
@@ -368,14 +370,30 @@ static __always_inline void drop_only(struct op_state *op)
 
 #define COUNT_STAGE_UP_TO(name, from, to) COUNT_UP_TO(ONLY_STAGE_##name, times->to);
 
+/* Both are of the same owner and kind. */
+static __always_inline void count_owned_with_request(struct op_state *op, struct done *done, __u64 total, __s64 result)
+{
+	__u32 row = owned_row(op->owner, done->slot, op->op_kind);
+	struct owned_op_cell *owned = cell_at(&owned_op_cells, row);
+	struct owned_request_cell *request = cell_at(&owned_request_cells, row);
+	struct times *times = &done->times;
+
+	if (!owned || !request)
+		return;
+	hist_add_short(owned, &owned->stages[0], total, true);
+	COUNT_RESULT(owned, result);
+	hist_add_short(request, &request->stages[OWNED_REQUEST_STAGE_TOTAL], times->completed - times->queued, true);
+	if (times->completed > times->issued)
+		hist_add_short(request, &request->stages[OWNED_REQUEST_STAGE_UNDER_WAY],
+			       times->completed - times->issued, false);
+	count_request_result(request, done);
+}
+
 /* An operation with a single request that it waited for: both share distributions, except for the total. */
 static __noinline int count_with_request(struct op_state *op, struct done *done, __s64 result)
 {
-	struct owned_request_cell *owned_request = NULL;
-	struct owned_op_cell *owned = NULL;
 	struct only_cell *cell;
 	struct times *times;
-	__u32 row;
 	__u64 at;
 
 	if (!op || !done)
@@ -394,26 +412,11 @@ static __noinline int count_with_request(struct op_state *op, struct done *done,
 	EACH_REQUEST_STAGE(COUNT_STAGE_UP_TO)
 	COUNT_UP_TO(ONLY_STAGE_WAKEUP, op->woken_ns);
 	COUNT_UP_TO(ONLY_STAGE_RETURN, op->end_ns);
-	/* Both are of the same owner and kind. */
-	if (owner_by) {
-		row = owned_row(op->owner, done->slot, op->op_kind);
-		owned = cell_at(&owned_op_cells, row);
-		owned_request = cell_at(&owned_request_cells, row);
-		hist_add_twice(&cell->stages[ONLY_STAGE_TOTAL], owned ? &owned->stages[0] : NULL, at - op->start_ns);
-		hist_add_twice(&cell->stages[ONLY_STAGE_REQUEST],
-			       owned_request ? &owned_request->stages[OWNED_REQUEST_STAGE_TOTAL] : NULL,
-			       times->completed - times->queued);
-	} else {
-		hist_add_short(cell, &cell->stages[ONLY_STAGE_TOTAL], at - op->start_ns, true);
-		hist_add_short(cell, &cell->stages[ONLY_STAGE_REQUEST], times->completed - times->queued, true);
-	}
-	if (owned_request) {
-		add(&owned_request->stages[OWNED_REQUEST_STAGE_UNDER_WAY], times->completed - times->issued);
-		count_request_result(owned_request, done);
-	}
-	if (owned)
-		COUNT_RESULT(owned, result);
+	hist_add_short(cell, &cell->stages[ONLY_STAGE_TOTAL], at - op->start_ns, true);
+	hist_add_short(cell, &cell->stages[ONLY_STAGE_REQUEST], times->completed - times->queued, true);
 	COUNT_RESULT(cell, result);
+	if (owner_by)
+		count_owned_with_request(op, done, at - op->start_ns, result);
 	return 0;
 }
 
