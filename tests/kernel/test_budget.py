@@ -436,16 +436,14 @@ def test_an_operation_without_interference_does_not_get_that_of_an_earlier_one(d
             shedder.shed(shedder.steps[0])
             go = threading.Event()
             with held_up(folder, before=go.wait) as writer:
-                left = {"kinds[1].ns": 12345, "kinds[1].count": 12345}
-                leave_behind(obj, "interferences", "interference_state", left)
+                leave_behind(obj, "interferences", "interference_state", {"kinds[1].ns": 12345, "kinds[1].count": 12345})
+                leave_behind(obj, "ops", "op_state", {"disturbed": True})
                 go.set()
                 wait_for_an_operation(flow)
-                ops, states = obj.struct("op_state"), obj.struct("interference_state")
-                memory = bytes(obj.view("ops"))
-                places = [place for place, _ in operations(obj)]
-                (mine,) = [place for place in places if ops.unpack(memory, place * ops.size).tid == writer.native_id]
-                found = states.unpack(bytes(obj.view("interferences")), mine * states.size)
-                assert [kind.ns for kind in found.kinds] == [0] * len(found.kinds)
+                ops, memory = obj.struct("op_state"), bytes(obj.view("ops"))
+                found = [ops.unpack(memory, place * ops.size) for place, _ in operations(obj)]
+                (mine,) = [operation for operation in found if operation.tid == writer.native_id]
+                assert not mine.disturbed
             flow.stop()
 
 

@@ -473,18 +473,27 @@ __noinline int count_alone(__u32 place, __s64 result)
 	return 0;
 }
 
-__noinline int count_interference(__u32 place)
+static __noinline int count_disturbed(struct op_state *op, struct interference_cell *cell)
 {
-	struct op_state *op = op_at(place);
-	struct interference_cell *cell = cell_at(&interference_cells, op->slot * OP_KINDS + op->op_kind);
 	int kind;
 
-	if (!cell)
+	if (!op || !cell)
 		return 0;
+	clear_earlier(op);
 	for (kind = 0; kind < INTERFERENCE_KINDS; kind++)
 		add(&cell->stages[kind], interference_of(op)->kinds[kind].ns);
-	COUNT(cell->finished);
 	return 0;
+}
+
+static __always_inline void count_interference(struct op_state *op)
+{
+	struct interference_cell *cell = cell_at(&interference_cells, op->slot * OP_KINDS + op->op_kind);
+
+	if (!cell)
+		return;
+	if (op->disturbed)
+		count_disturbed(op, cell);
+	COUNT(cell->finished);
 }
 
 /* A stacked device took the bio, and a worker made its requests: the operation only waited for that device. */

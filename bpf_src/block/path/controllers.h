@@ -234,6 +234,7 @@ static __noinline int put_down(void *ctx, __u64 task, bool sleeps)
 	if (op) {
 		interference_of(op)->in_hand.place = place;
 		interference_of(op)->in_hand.since = hand->bio.since;
+		op->carries = true;
 	}
 	if (sleeps)
 		begin_held(ctx, state, bpf_ktime_get_ns());
@@ -247,8 +248,8 @@ static __always_inline void pick_up(struct op_state *op, __u64 task)
 
 	hand->task = task;
 	hand->bio.since = bio->since;
-	hand->bio.place = bio->place;
-	bio->place = 0;
+	hand->bio.place = op->carries ? bio->place : 0;
+	op->carries = false;
 }
 
 /* A worker sends on a bio that a limit held, or its own task does if it was not held after all. */

@@ -32,8 +32,14 @@ static __always_inline struct cpu_state *this_cpu(void)
 
 static __always_inline struct interference *add_interference(struct op_state *op, enum interference_kind kind, __u64 ns)
 {
-	struct interference *mine = &interference_of(op)->kinds[kind];
+	struct interference_state *state = interference_of(op);
+	struct interference *mine = &state->kinds[kind];
 
+	if (state->since[kind] != op->start_ns) {
+		__builtin_memset(mine, 0, sizeof(*mine));
+		state->since[kind] = op->start_ns;
+		op->disturbed = true;
+	}
 	mine->ns += ns;
 	mine->count++;
 	if (ns <= mine->worst_ns)
@@ -64,16 +70,36 @@ static __always_inline void add_preemption(struct op_state *op, __u64 now)
 /* Who had the CPU while the task waited for it. */
 static __always_inline void add_before_wakeup(struct op_state *op, struct task_struct *before, __u64 ns)
 {
-	struct interference *mine = &interference_of(op)->before_wakeup;
+	struct interference_state *state = interference_of(op);
+	struct interference *mine = &state->before_wakeup;
 	__u32 pid = BPF_CORE_READ(before, tgid);
 
-	if (!pid || ns <= mine->worst_ns)
+	if (!pid || (state->wakeup_since == op->start_ns && ns <= mine->worst_ns))
 		return;
+	state->wakeup_since = op->start_ns;
 	mine->ns = mine->worst_ns = ns;
 	mine->count = 1;
 	mine->cpu = bpf_get_smp_processor_id();
 	mine->pid = pid;
 	bpf_probe_read_kernel(mine->name, sizeof(mine->name), before->comm);
+}
+
+/* For those who read all of it. */
+static __noinline int clear_earlier(struct op_state *op)
+{
+	struct interference_state *state;
+	__u32 kind;
+
+	if (!op)
+		return 0;
+	state = interference_of(op);
+	for (kind = 0; kind < INTERFERENCE_KINDS; kind++) {
+		if (state->since[kind] != op->start_ns)
+			__builtin_memset(&state->kinds[kind], 0, sizeof(state->kinds[kind]));
+	}
+	if (state->wakeup_since != op->start_ns)
+		__builtin_memset(&state->before_wakeup, 0, sizeof(state->before_wakeup));
+	return 0;
 }
 
 /* The operation that an interrupt delays: that of the interrupted task. */

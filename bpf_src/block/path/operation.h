@@ -105,8 +105,6 @@ static __always_inline void open_op(struct op_state *op, struct file *file, enum
 	op->offset = -1;
 	op->wake_cpu = NO_CPU;
 	op->op_kind = kind;
-	if (interference)
-		__builtin_memset(interference_of(op), 0, sizeof(struct interference_state));
 	own_operation(op, file, trusted);
 	if (watches_remote)
 		place_remote(op, file);
@@ -199,7 +197,7 @@ static __always_inline struct file *file_in(void *object, enum known known)
 
 static __always_inline int finish(struct op_state *op, void *object, __s64 result, __u64 now, enum known known)
 {
-	const bool trusted = known != KNOWN_NOTHING;
+	const bool trusted = known != KNOWN_NOTHING, watched = watches_interference();
 	struct done *only = NULL;
 	bool hit, untouched, slow;
 
@@ -215,7 +213,7 @@ static __always_inline int finish(struct op_state *op, void *object, __s64 resul
 		count_with_request(op, only, result);
 		if (recording)
 			recorder_both(op, only, file_in(object, known), result, trusted);
-		if (watches_interference())
+		if (watched)
 			add_irq_delay(op, only);
 	} else {
 		/* Only records have the stages of a hit. */
@@ -244,8 +242,8 @@ static __always_inline int finish(struct op_state *op, void *object, __s64 resul
 		if (recording && (!hit || slow))
 			recorder_operation(op->place, hit ? RECORDED_KIND_HIT : RECORDED_KIND_OPERATION, result);
 	}
-	if (watches_interference() && !hit) {
-		count_interference(op->place);
+	if (watched && !hit) {
+		count_interference(op);
 		if (op->works)
 			count_works(op->place);
 		if (was_held(held_op(op), op->start_ns))

@@ -237,6 +237,7 @@ __noinline int record_operation(__u32 place, bool hit, __u64 now, __s64 result)
 	}
 	record->cpus.wake = op->wake_cpu;
 	if (HAS_MEMBER(interference)) {
+		clear_earlier(op);
 		__builtin_memcpy(record->interference, interference_of(op)->kinds, sizeof(record->interference));
 		record->before_wakeup = interference_of(op)->before_wakeup;
 	}

@@ -56,6 +56,7 @@ static __noinline int leave_with_bio(void *ctx, struct task_struct *task, struct
 	op->slept_ns = 0;
 	interference_of(op)->in_hand.place = bio->place;
 	interference_of(op)->in_hand.since = bio->since;
+	op->carries = true;
 	if (!sleeps)
 		return 0;
 	if (watches_interference())

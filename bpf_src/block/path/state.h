@@ -179,6 +179,8 @@ struct op_state {
 	bool frozen; /* it waits for its file system to thaw, and its file is not known yet */
 	__u8 waits; /* how many op_waits it has used */
 	__u8 works; /* how many works */
+	bool disturbed; /* there is interference */
+	bool carries; /* its task left its CPU with a bio in hand */
 
 	__u64 charges[OP_CHARGES]; /* meaningless until charged */
 	__u64 asleep_ns; /* of FS; meaningless until charged */
@@ -208,8 +210,13 @@ struct in_hand {
 	__u32 unused;
 };
 
-/* Of each slot of `ops`, with --interference: what took its time. */
+/*
+ * Of each slot of `ops`, with --interference: what took its time. Most operations have nothing of it, so it is not cleared
+ * when one begins: each part has the start of the operation that it is of.
+ */
 struct interference_state {
+	__u64 since[INTERFERENCE_KINDS];
+	__u64 wakeup_since;
 	struct interference kinds[INTERFERENCE_KINDS];
 	struct interference before_wakeup;
 	__u32 preemptor_pid;
