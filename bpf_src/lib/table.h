@@ -48,9 +48,12 @@ static __always_inline __u32 home_of(__u64 pointer, __u32 bits)
 	static __always_inline __attribute__((unused)) type *find_##name(__u64 key) \
 	{ \
 		__u32 place = home_of(key, bits); \
-		type *slot = COMPUTED(name##_at(place)); \
+		type *slot = name##_at(place); \
 \
-		if (!slot || slot->member == key) \
+		if (!slot) \
+			return NULL; \
+		slot = COMPUTED_KNOWN(slot); \
+		if (slot->member == key) \
 			return slot; \
 		if (!slot->crowded) \
 			return NULL; \
@@ -93,8 +96,11 @@ static __always_inline __u32 home_of(__u64 pointer, __u32 bits)
 		type *slot; \
 \
 		*place = home_of(key, bits); \
-		slot = COMPUTED(name##_at(*place)); \
-		if (!slot || slot->member == key || (!slot->crowded && take_##name(slot, key))) \
+		slot = name##_at(*place); \
+		if (!slot) \
+			return NULL; \
+		slot = COMPUTED_KNOWN(slot); \
+		if (slot->member == key || (!slot->crowded && take_##name(slot, key))) \
 			return slot; \
 		*place = claim_displaced_##name(number_of(key), *place); \
 		return *place < 1 << (bits) ? name##_at(*place) : NULL; \

@@ -81,6 +81,15 @@
 		__computed; \
 	})
 
+/* The same of one that was found not to be NULL, which the compiler does not test again. */
+#define COMPUTED_KNOWN(address) \
+	({ \
+		typeof(address) __known = COMPUTED(address); \
+		if (!__known) \
+			__builtin_unreachable(); \
+		__known; \
+	})
+
 /* The verifier does not let a pointer be handed to a global function, but a copy is a number. */
 static __always_inline __u64 number_of(__u64 pointer)
 {
