@@ -77,7 +77,7 @@ def _mode(mode: Mode, loads: Sequence[rig.Load], disks: Sequence[str], base: dic
                     if program.name not in keep:
                         program.close()
             if not tracing:
-                running.obj.bss.tracing = False
+                running.obj.bss.tracing = running.obj.bss.operating = False
             return {load.name: rig.fio(load, requests).latency - base[load.name] for load in loads}
         finally:
             flow.close()

@@ -260,7 +260,7 @@ def test_hooks_go_and_come_back(disk: Disk) -> None:
         assert (loaded.obj.data.slow_ns, loaded.obj.bss.sample) == ((1 << 64) - 1, 100)
         assert attached(flow) == without
         shedder.shed(fs)
-        assert loaded.obj.bss.no_operations
+        assert not loaded.obj.bss.operating
         left = attached(flow)
         assert not any(name.startswith(("vfs", "call", "switch", "throttle")) for name in left)
         assert {name.partition("_")[0] for name in left} >= {"complete", "issue", "queue"}
@@ -274,7 +274,7 @@ def test_hooks_go_and_come_back(disk: Disk) -> None:
             assert attached(flow) == left
             return
         assert attached(flow) == without
-        assert not loaded.obj.bss.no_operations
+        assert loaded.obj.bss.operating
         shedder.restore(each)
         assert (loaded.obj.data.slow_ns, loaded.obj.bss.sample) == (0, 7)
         # Periods of CPUs that were under way when the hooks went are over by now.

@@ -62,7 +62,7 @@ static __always_inline int submit(__u64 key, enum interface interface, __u64 use
 	struct submission *submission;
 	__u32 place;
 
-	if (!tracing || no_operations)
+	if (!operating)
 		return 0;
 	if (filtering && !task_passes())
 		return 0; /* its bios are not either */
@@ -131,7 +131,7 @@ static __always_inline int on_uring_submit(struct io_kiocb *req)
 		return 0;
 	/* Its end is not reported. */
 	if (BPF_CORE_READ(req, flags) & CQE_SKIP_SUCCESS) {
-		if (tracing && !no_operations && (!filtering || task_passes()))
+		if (operating && (!filtering || task_passes()))
 			COUNT(loss[PATH_CAUSE_SILENT]);
 		return 0;
 	}

@@ -63,7 +63,7 @@ static __always_inline int on_shared_lock(void *ctx, __u64 lock)
 	struct file_device *found;
 	struct op_state *op;
 
-	if (!tracing || no_operations || find_op(task) || !BPF_CORE_READ(super, s_writers.frozen))
+	if (!operating || find_op(task) || !BPF_CORE_READ(super, s_writers.frozen))
 		return 0;
 	found = file_device_of(BPF_CORE_READ(super, s_dev));
 	if (!found || !comes_from_write(ctx))

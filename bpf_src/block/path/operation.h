@@ -103,7 +103,8 @@ static __always_inline void open_op(struct op_state *op, struct file *file, enum
 	op->length = length;
 	op->position = position;
 	op->offset = -1;
-	op->wake_cpu = NO_CPU;
+	if (emits_records)
+		op->wake_cpu = NO_CPU;
 	op->op_kind = kind;
 	own_operation(op, file, trusted);
 	if (watches_remote)
@@ -117,7 +118,7 @@ static __always_inline int begin(struct file *file, enum op_kind kind, __u64 len
 	bool wanted = true, frozen;
 	struct op_state *op;
 
-	if (!tracing || no_operations)
+	if (!operating)
 		return 0;
 	if (filtering) {
 		if (!task_passes())

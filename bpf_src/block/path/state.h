@@ -16,6 +16,7 @@
  * one is detached, so that whatever is seen to begin is seen in full.
  */
 bool tracing;
+bool operating; /* the same of operations, which a budget may turn off */
 __u64 since_ns; /* when that was set */
 __u64 settled_ns; /* requests made from then on were queued after that */
 __u64 elsewhere; /* requests on traced devices that are not ours, but that the disks count */
@@ -24,7 +25,6 @@ __u64 elsewhere; /* requests on traced devices that are not ours, but that the d
 __u64 slow_ns = NEVER;
 __u32 sample; /* one in so many is reported as well, 0 for none */
 bool interference_on; /* interference is traced; a budget may turn it off, and the figures so far are kept */
-bool no_operations; /* a budget turned operations off: none begins */
 __u32 request_sample; /* one in so many requests is timed, the others are counted alone; 0: all are timed */
 __u64 tick_ns; /* how often a CPU without its interrupts off would tick; 0: nobody ticks */
 bool seen_by_handler; /* only the running interrupt handler shows when the completion was seen */

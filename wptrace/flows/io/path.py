@@ -190,7 +190,7 @@ class PathFlow(DeviceFlow):
             part.begin(obj)
         obj.bss.since_ns = time.monotonic_ns()
         obj.bss.settled_ns = obj.bss.since_ns + _SETTLES_NS
-        obj.bss.tracing = True
+        obj.bss.tracing = obj.bss.operating = True
         self._books.unseen = Unseen(self._watched_whole())
 
     def _notes(self, loaded: Loaded) -> list[str]:
@@ -351,7 +351,7 @@ class PathFlow(DeviceFlow):
         """Stop new operations, give those in flight a moment to end, and detach."""
         loaded = self._running
         self._books.unseen.read_disks()
-        loaded.obj.bss.tracing = False
+        loaded.obj.bss.tracing = loaded.obj.bss.operating = False
         self._books.stale.sweep()
         end = time.monotonic() + _LAST_MOMENT_S
         while time.monotonic() < end and next(in_use(loaded.obj), None) is not None:

@@ -99,7 +99,7 @@ class PathShedder:
     def _shed_operations(self, step: Step) -> None:
         """Stop new operations, give those in flight a moment to end, and give up the rest."""
         obj = self._loaded.obj
-        obj.bss.no_operations = True
+        obj.bss.operating = False
         end = time.monotonic() + _LAST_MOMENT_S
         while time.monotonic() < end and any(traced for _, traced in operations(obj)):
             time.sleep(_LAST_MOMENT_S / 20)
@@ -112,7 +112,7 @@ class PathShedder:
 
     def _add_operations(self, step: Step) -> None:
         self._put_back(OPERATIONS)
-        self._loaded.obj.bss.no_operations = False
+        self._loaded.obj.bss.operating = True
 
     # --- Times of requests --------------------------------------------------------------------------------------------
 
