@@ -80,14 +80,13 @@ static __always_inline void no_place(struct op_state *op)
 		op->lost = true;
 }
 
-static __always_inline void start_bio(struct bio_state *state, __u64 key, enum bio_kind kind, __u64 now)
+/* A slot of bio_for(); its time of Q is set by the caller. */
+static __always_inline void start_bio(struct bio_state *state, enum bio_kind kind)
 {
-	if (state->bio == key && state->kind == BIO_KIND_HEAD && !state->empty)
+	if (state->kind == BIO_KIND_HEAD && !state->empty)
 		COUNT(loss[PATH_CAUSE_UNMATCHED_START]); /* the bio was reused: its previous end was not seen */
-	state->bio = key;
 	state->kind = kind;
 	__builtin_memset(&state->apart, 0, 4);
-	state->done.times.queued = now;
 	state->done.times.issued = 0;
 	state->done.times.handed = 0;
 	state->done.times.seen = 0;
@@ -122,8 +121,8 @@ static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_k
 	bool empty = !FIELD(trusted, bio, bi_iter.bi_size) && op_kind <= BLOCK_OP_WRITE;
 	struct device_match match = find_device(dev, FIELD(trusted, bio, bi_iter.bi_sector), empty);
 	struct bio_state *state;
+	bool above = false, untimed;
 	__u32 layer = LAYERS;
-	bool above = false;
 
 	if (!match.found || match.slot == UNLISTED_SLOT) {
 		above = is_stacked(bio, trusted);
@@ -142,17 +141,20 @@ static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_k
 			no_place(op);
 		return 0;
 	}
-	state->untimed = request_sample && !op && layer == LAYERS && !is_timed();
-	start_bio(state, key, kind, state->untimed ? 0 : bpf_ktime_get_ns());
+	start_bio(state, kind);
 	state->op_kind = op_kind;
 	state->empty = empty;
 	state->done.dev = dev;
 	state->done.slot = match.slot;
 	state->task = 0;
 	own_bio(state, op, bio);
+	untimed = request_sample && !op && layer == LAYERS && !is_timed();
+	state->untimed = untimed;
+	/* After what may take long, and the compiler has few registers for what is needed behind a call. */
+	state->done.times.queued = untimed ? 0 : bpf_ktime_get_ns();
 	if (layer < LAYERS)
 		begin_layer(state, layer, FIELD(trusted, bio, bi_iter.bi_sector), FIELD(trusted, bio, bi_iter.bi_size));
-	if (state->untimed) {
+	if (untimed) {
 		if (following)
 			follow(state, bio);
 		return 0;
@@ -264,6 +266,24 @@ static __always_inline int on_bio_throttle(struct bio *bio, bool each, bool trus
 	return take(bio, op, BIO_KIND_HELD, trusted);
 }
 
+/* The operation makes another request. */
+static __noinline int settle_previous(struct op_state *op)
+{
+	struct done *done;
+
+	if (!op)
+		return 0;
+	settle(op);
+	if (op->last) {
+		done = done_at(op, op->last);
+		/* The previous one completed in this task itself, which spent the wait running it. */
+		if (done && done->events.inline_ && all_ended(op))
+			charge_last(op);
+		op->last = 0;
+	}
+	return 0;
+}
+
 static __always_inline int on_bio_queue(struct bio *bio, bool trusted)
 {
 	struct op_state *op = op_of(bpf_get_current_task());
@@ -290,16 +310,8 @@ static __always_inline int on_bio_queue(struct bio *bio, bool trusted)
 		if (neighbours && filtering)
 			queue_stranger(bio);
 		return 0;
-	} else {
-		settle(op);
-		if (op->last) {
-			struct done *done = done_at(op, op->last);
-
-			/* The previous one completed in this task itself, which spent the wait running it. */
-			if (done && done->events.inline_ && all_ended(op))
-				charge_last(op);
-			op->last = 0;
-		}
+	} else if (op->woken_ns || op->last) {
+		settle_previous(op);
 	}
 	return take(bio, op, BIO_KIND_QUEUED, trusted);
 }
@@ -328,7 +340,8 @@ static __always_inline int on_bio_split(struct bio *front, __u64 sector, bool tr
 			no_place(op);
 		return 0;
 	}
-	start_bio(state, (__u64)front, rest->kind, rest->done.times.queued);
+	start_bio(state, rest->kind);
+	state->done.times.queued = rest->done.times.queued;
 	state->untimed = rest->untimed;
 	state->tid = rest->tid;
 	state->op_kind = rest->op_kind;

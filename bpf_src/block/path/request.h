@@ -48,7 +48,8 @@ static __noinline struct bio_state *take_unqueued(struct request *rq, __u32 slot
 		return NULL;
 	}
 	state->untimed = request_sample && !is_timed();
-	start_bio(state, key, BIO_KIND_QUEUED, state->untimed ? 0 : made);
+	start_bio(state, BIO_KIND_QUEUED);
+	state->done.times.queued = state->untimed ? 0 : made;
 	state->tid = 0;
 	state->op_kind = op_kind;
 	state->empty = false;
