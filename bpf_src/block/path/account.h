@@ -319,9 +319,9 @@ __noinline int release_only(__u32 place)
 }
 
 /* It was counted with its operation. */
-static __always_inline void release_counted(struct op_state *op)
+static __always_inline void release_counted(struct op_state *op, struct done *only)
 {
-	struct bio_state *state = bio_at(op->only - 1);
+	struct bio_state *state = container_of(only, struct bio_state, done);
 
 	if (state->bio == DELIVERED)
 		state->bio = 0;

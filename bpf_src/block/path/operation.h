@@ -262,7 +262,7 @@ static __always_inline int finish(struct op_state *op, void *object, __s64 resul
 		record_operation(op->place, hit, now, result);
 	}
 	if (only)
-		release_counted(op);
+		release_counted(op, only);
 	else
 		drop_only(op);
 	free_op(op);

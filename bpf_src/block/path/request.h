@@ -207,6 +207,31 @@ static __always_inline bool has_several_bios(struct request *rq, struct bio *fir
 	return first && first != FIELD(trusted, rq, biotail);
 }
 
+/* One that its operation asked for and waits for, made by no device above, with data. */
+static __always_inline bool is_ordinary(struct bio_state *state)
+{
+	__u32 word;
+
+	_Static_assert(!(__builtin_offsetof(struct bio_state, apart) % sizeof(word)), "they are one word");
+	_Static_assert(__builtin_offsetof(struct bio_state, empty) == __builtin_offsetof(struct bio_state, apart) + 3,
+		       "they are one word");
+	__builtin_memcpy(&word, &state->apart, sizeof(word));
+	return !word;
+}
+
+/* Its operation made a single bio, and reads nothing ahead. */
+static __always_inline bool is_alone(struct op_state *op)
+{
+	__u64 both;
+
+	_Static_assert(!(__builtin_offsetof(struct op_state, made) % sizeof(both)), "they are one word");
+	_Static_assert(__builtin_offsetof(struct op_state, readahead) == __builtin_offsetof(struct op_state, made) + 4,
+		       "they are one word");
+	__builtin_memcpy(&both, &op->made, sizeof(both));
+	/* Both architectures are little-endian. */
+	return both == 1;
+}
+
 static __always_inline int on_request_complete(struct request *rq, int error, __u32 bytes, bool trusted)
 {
 	struct bio_state *state;
@@ -255,7 +280,8 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 	done->times.completed = bpf_ktime_get_ns();
 	if (seen_by_handler && !done->times.seen)
 		see_by_handler(state);
-	done->events.inline_ = !done->times.seen && bpf_get_current_task() == state->task;
+	if (!done->times.seen && bpf_get_current_task() == state->task)
+		done->events.inline_ = true;
 	fill_in(&done->times, FIELD(trusted, rq, start_time_ns));
 	if (neighbours && !late) {
 		meet_neighbours(state);
@@ -282,8 +308,7 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 		if (op->task != state->task || op->kind != OP_TRACED)
 			op = NULL;
 	}
-	if (op && op->made - op->readahead == 1 && !state->apart && !state->empty && !op->only &&
-	    done->times.queued >= op->start_ns) {
+	if (op && is_alone(op) && is_ordinary(state) && !op->only && done->times.queued >= op->start_ns) {
 		/* It stays here until its operation ends, which counts both together. */
 		state->bio = DELIVERED;
 		op->only = state->place + 1;

@@ -272,13 +272,13 @@ struct bio_state {
 	__u32 tid; /* of requests without an operation, or with a record */
 	__u8 kind; /* bio_kind */
 	__u8 op_kind; /* block_op */
-	bool empty; /* a flush that a bio asks for: the flush itself is a request of its own */
 	bool untimed; /* counted alone */
-	/* From here on cleared at once. */
+	bool unused;
+	/* Four bytes at a place of four: cleared at once, and all 0 for most requests of an operation, see is_ordinary(). */
 	__u8 apart; /* from other requests of its operation: bio_apart */
 	bool set_up; /* by nvme_setup_cmd, which comes before the issue */
 	bool layer; /* of a stacked device that has a row */
-	bool unused;
+	bool empty; /* a flush that a bio asks for: the flush itself is a request of its own */
 	char comm[NAME_BYTES];
 	__u64 above_ns; /* Q of the bio that it was made from, if events.below is set */
 	__u64 top_ns; /* Q of the topmost bio that it was made from, if events.below is set */
