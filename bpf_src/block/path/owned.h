@@ -97,7 +97,13 @@ static __always_inline void own_operation(struct op_state *op, struct file *file
 		op->owner = owner_of_class(CALL_CLASS_PAGEFAULT);
 	else if (by == OWNER_BY_CALL && op->op_kind == OP_KIND_SWAPIN)
 		op->owner = owner_of_class(CALL_CLASS_SWAPIN);
-	else if (op->interface == INTERFACE_CALL)
+	else if (op->interface != INTERFACE_CALL)
+		return;
+	else if (by == OWNER_BY_PROCESS)
+		op->owner = owner_of_process(op->place);
+	else if (by == OWNER_BY_CGROUP)
+		op->owner = owner_of_cgroup();
+	else
 		op->owner = owner_of_current();
 }
 

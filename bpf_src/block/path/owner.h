@@ -88,10 +88,15 @@ static __always_inline struct owner *owner_at(__u32 place)
 #endif
 #define BY_NAME(by) ((by) == OWNER_BY_PROCESS || (by) == OWNER_BY_THREAD || (by) == OWNER_BY_COMM || BY_STATEMENT(by))
 
+static __always_inline __u64 id_hash(__u64 id)
+{
+	return id * 0x9e3779b97f4a7c15ULL;
+}
+
 /* The parts of such keys. */
 static __always_inline __u64 owner_hash(struct owner_key *key, enum owner_by by)
 {
-	__u64 hash = key->id * 0x9e3779b97f4a7c15ULL;
+	__u64 hash = id_hash(key->id);
 
 	if (BY_FILE(by))
 		hash = (hash ^ hash >> 32 ^ key->more) * 0xff51afd7ed558ccdULL;
@@ -249,6 +254,56 @@ static __noinline __u32 owner_of_current(void)
 		current_comm(key.comm);
 	}
 	return owner_number(&key, by);
+}
+
+/* Of each slot of `ops`: the process of the operation that had an owner there last, and that owner. */
+struct last_owner {
+	__u64 started;
+	__u64 comm[2]; /* as they lie there */
+	__u64 taken; /* of the owner: Python frees idle ones, and others get their numbers */
+	__s32 tgid;
+	__u32 number; /* 0: none yet */
+};
+
+struct last_owner last_owners[OPS] SEC(".bss.last_owners");
+
+/* Usually the process of the task's previous operation, with the same name: then there is nothing to hash. */
+static __always_inline __u32 owner_of_process(__u32 place)
+{
+	struct task_struct *leader;
+	struct last_owner *last;
+	const __u64 *comm;
+	__u32 number;
+
+	if (!has_typed_task())
+		return owner_of_current();
+	asm volatile("%0 &= %1" : "+w"(place) : "i"(OPS - 1));
+	last = COMPUTED(&last_owners[place]);
+	leader = bpf_get_current_task_btf()->group_leader;
+	comm = (void *)__builtin_preserve_access_index(&leader->comm);
+	number = last->number;
+	if (number && last->started == leader->start_time && last->tgid == leader->pid && last->comm[0] == comm[0] &&
+	    last->comm[1] == comm[1] && last->taken == owner_at(number - 1)->taken)
+		return number;
+	last->number = 0;
+	number = owner_of_current();
+	if (number == OWNER_OTHERS)
+		return number;
+	last->started = leader->start_time;
+	last->tgid = leader->pid;
+	last->comm[0] = comm[0];
+	last->comm[1] = comm[1];
+	last->taken = owner_at(number - 1)->taken;
+	last->number = number;
+	return number;
+}
+
+static __always_inline __u32 owner_of_cgroup(void)
+{
+	__u64 hash = id_hash(bpf_get_current_cgroup_id()) | 1;
+	__u32 place = hash >> (64 - OWNER_BITS);
+
+	return owner_at(place)->taken == hash ? place + 1 : owner_of_current();
 }
 
 static __noinline __u32 owner_of_class(enum call_class class)
