@@ -436,7 +436,8 @@ def test_an_operation_without_interference_does_not_get_that_of_an_earlier_one(d
             shedder.shed(shedder.steps[0])
             go = threading.Event()
             with held_up(folder, before=go.wait) as writer:
-                leave_behind(obj, "interferences", "interference_state", {"kinds[1].ns": 12345, "kinds[1].count": 12345})
+                left = {"kinds[1].ns": 12345, "kinds[1].count": 12345}
+                leave_behind(obj, "interferences", "interference_state", left)
                 leave_behind(obj, "ops", "op_state", {"disturbed": True})
                 go.set()
                 wait_for_an_operation(flow)

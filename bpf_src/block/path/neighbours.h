@@ -217,7 +217,8 @@ struct occupant {
 	__u8 column;
 	__u8 op;
 	bool crowded; /* another one belongs here, and had to take one of the next slots */
-	__u8 unused[6];
+	bool inside; /* it has entered the device and not left it */
+	__u8 unused[5];
 };
 
 struct occupant occupants[OCCUPANTS] SEC(".bss.occupants");
@@ -230,7 +231,12 @@ static __always_inline struct occupant *occupant_at(__u32 place)
 
 PLAIN_TABLE(occupant, struct occupant, rq, OCCUPANT_BITS, OCCUPANT_PROBES)
 
-/* At the end, or before it is issued again. */
+static __always_inline void leave_column(struct occupant *one, __u64 now)
+{
+	COUNT_MORE(occupancy_at(one->slot)->words[column_at(one->column)], (now << 16) - 1);
+}
+
+/* At the end, or when it is requeued. */
 __noinline int leave_device(__u64 rq, __u64 now, bool ended)
 {
 	struct occupant *one = find_occupant(rq);
@@ -239,10 +245,11 @@ __noinline int leave_device(__u64 rq, __u64 now, bool ended)
 		return 0;
 	if (!now)
 		now = bpf_ktime_get_ns();
-	COUNT_MORE(occupancy_at(one->slot)->words[column_at(one->column)], (now << 16) - 1);
+	leave_column(one, now);
 	if (ended)
 		add_to_neighbour(neighbour_key(NEIGHBOUR_ROW_HAD + one->op, 0, one->owner, one->slot),
 				 minus(now, one->since), one->bytes);
+	one->inside = false;
 	barrier();
 	one->rq = 0;
 	return 0;
@@ -256,12 +263,14 @@ __noinline int enter_device(__u64 rq, __u32 slot, __u32 owner, __u64 now, __u64 
 	struct occupant *one;
 	__u32 column, place;
 
-	leave_device(rq, now, false);
 	one = claim_occupant(rq, &place);
 	if (!one) {
 		COUNT(loss[PATH_CAUSE_NEIGHBOUR_FULL]);
 		return 0;
 	}
+	/* It is issued again, or its end was not seen. */
+	if (one->inside)
+		leave_column(one, now);
 	column = last_column(slot, owner);
 	one->since = now;
 	one->bytes = asked;
@@ -274,6 +283,7 @@ __noinline int enter_device(__u64 rq, __u32 slot, __u32 owner, __u64 now, __u64 
 		owner_at(owner - 1)->last_op = one->op;
 	}
 	COUNT_MORE(occupancy_at(slot)->words[column_at(column)], 1 - (now << 16));
+	one->inside = true;
 	return 0;
 }
 
