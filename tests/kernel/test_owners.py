@@ -12,8 +12,8 @@ import struct
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +30,7 @@ from tests.kernel.uring import Ring
 from tests.thorough import cases
 from wptrace.bpf.ring import Reader
 from wptrace.engine.session import Session
-from wptrace.flows.io.options import COMM, DIR, FILE, THREAD, Options
+from wptrace.flows.io.options import COMM, DIR, FILE, PROCESS, THREAD, Options
 from wptrace.flows.io.parts.owners import KINDS
 from wptrace.flows.io.path import PathFlow
 from wptrace.kernel import system_calls
@@ -338,6 +338,75 @@ def test_what_is_written_back_belongs_to_who_wrote_it(disk: Disk) -> None:
     exact(trace.summary)
     written = {row["task"]["pid"]: row["bytes"] for row in totals(trace.summary, "owned_request") if row["task"]}
     assert written[process.pid] == 1 << 20
+
+
+@contextmanager
+def reading_by_names(disk: Disk, names: Sequence[bytes]) -> Iterator[tuple[int, Callable[[], None]]]:
+    """A process that reads once under each of these names: its pid, and what lets it go on with the next."""
+    (go, say), (hear, done) = os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:
+        with suppress(BaseException):
+            os.close(say)
+            fd = os.open(disk.path, os.O_RDONLY | os.O_DIRECT)
+            with mmap.mmap(-1, 4096) as buffer:
+                for name in names:
+                    if not os.read(go, 1):
+                        break
+                    _libc.prctl(_SET_NAME, name, 0, 0, 0)
+                    os.preadv(fd, [buffer], 0)
+                    os.write(done, b"x")
+        os._exit(0)
+
+    def go_on() -> None:
+        os.write(say, b"x")
+        assert os.read(hear, 1)
+
+    try:
+        os.close(done)
+        yield child, go_on
+    finally:
+        for pipe in (go, say, hear):
+            os.close(pipe)
+        assert reaped(child) == 0
+
+
+@pytest.mark.one_kernel
+def test_a_process_that_is_renamed_is_another_owner(disk: Disk) -> None:
+    names = [b"wpt1", b"wpt1", b"wpt2", b"wpt1", b"wpt2 with a tail", b"wpt2 with a tale", b"wpt2"]
+    with Trace("--dev", disk.name, "--by=process", "--top=0") as trace, reading_by_names(disk, names) as (pid, go_on):
+        for _ in names:
+            go_on()
+    exact(trace.summary)
+    rows = [row for row in totals(trace.summary, "owned_operation") if row["task"] and row["task"]["pid"] == pid]
+    found = {row["task"]["comm"]: row["count"] for row in rows}
+    # A name has 15 bytes.
+    assert found == {"wpt1": 3, "wpt2": 2, "wpt2 with a tai": 1, "wpt2 with a tal": 1}
+
+
+@pytest.mark.one_kernel
+def test_a_process_whose_number_was_freed_gets_another(disk: Disk) -> None:
+    flow = PathFlow(Options((disk.name,), by=PROCESS, top=0))
+    with closing(flow), reading_by_names(disk, [b"wpt"] * 3) as (pid, go_on):
+        flow.start(Reader())
+        flow.begin()
+        obj = flow._running.obj
+        layout, view = obj.struct("owner"), obj.view("owners")
+
+        def numbers() -> list[int]:
+            """Those that it has, as a place has one more than its number."""
+            memory = bytes(view)
+            every = [layout.unpack(memory, place * layout.size) for place in range(len(memory) // layout.size)]
+            return [number for number, one in enumerate(every) if one.taken and one.key.id >> 32 == pid]
+
+        go_on()
+        go_on()
+        (number,) = numbers()
+        view[number * layout.size : (number + 1) * layout.size] = bytes(layout.size)
+        assert numbers() == []
+        go_on()
+        assert numbers() == [number]
+        flow.stop()
 
 
 @pytest.mark.guest
