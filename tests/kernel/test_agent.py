@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tarfile
+import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -163,6 +164,8 @@ def test_reloads_lose_nothing(disk: Disk, tmp_path: Path) -> None:
             status = agent.reload(variants[len(seen) % 3])
             assert "agent.toml again: " in status
             seen.append(scrape(status, disk))
+            # What it says of each has to fit into its pipe, which nobody reads.
+            time.sleep(0.05)
         made = total(job.result())
         assert len(seen) >= 5
         assert seen == sorted(seen)
@@ -592,7 +595,8 @@ cooldown = "1h"
 after = "1h"
 """
     with running(tmp_path, text) as agent:
-        job = {"filename": disk.path, "rw": "randread", "rate_iops": 50, "number_ios": 200}
+        # Enough of them that waits of the whole machine are noticed.
+        job = {"filename": disk.path, "rw": "randread", "rate_iops": 500, "number_ios": 2000}
         made = total(fio_jobs(job)[0])
         wait_until(lambda: written.exists() and written.read_text(), "the command")
         dump = Path(written.read_text())
