@@ -57,6 +57,8 @@ def words(line: str) -> str:
     line = re.sub(r"N(?: ?[kM]?/s| ?[KMG]iB/s| B/s)", "N", line)
     # The verdict only names parts of a stage that are large enough. The largest one is first.
     line = re.sub(r"(\): N [^,]*)(?:, N [^,]*)+$", r"\1", line)
+    # Of a stage that took no time there are fewer figures.
+    line = re.sub(r"(?:\s+N)+\s*$", " N", line)
     # What is several times as long is no percentage.
     line = re.sub(r"(?<=[ (])Nx", "+N", line)
     # A task that is preempted did not sleep before.

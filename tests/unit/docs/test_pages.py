@@ -49,6 +49,7 @@ def test_steps_are_scripts_with_what_they_write() -> None:
         ("verdict: device takes 88% of it", "verdict: queue takes 88% of it", False),
         ("+ 0 in flight + 0 lost", "+ 2 in flight + 0 lost", True),
         ("+ 0 lost", "+ 3 lost", False),
+        ("  wakeup  102  -  -  -  -  -", "  wakeup  102  83 ns  0 ns  0 ns  8 us  0.0%", True),
         ("(p99 2 ms): 75% shorter waits, 21% journal commit", "(p99 3 ms): 91% shorter waits, 9% on the CPU", True),
         ("(p99 2 ms): 75% shorter waits, 21% journal commit", "(p99 2 ms): 75% journal commit", False),
         ("  total  458 us  2.02 ms  +1.56 ms  +341%", "  total  49.8 us  2.01 ms  +1.96 ms  40.4x", True),
