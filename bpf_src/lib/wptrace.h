@@ -90,6 +90,19 @@
 		__known; \
 	})
 
+/* The members from `first` to `last` as one number of this type: they must be exactly that, at its alignment. */
+#define AS_ONE(type, object, first, last) \
+	({ \
+		type __one; \
+\
+		_Static_assert(!(__builtin_offsetof(typeof(*(object)), first) % sizeof(type)), "they are one word"); \
+		_Static_assert(__builtin_offsetof(typeof(*(object)), last) + sizeof((object)->last) == \
+				       __builtin_offsetof(typeof(*(object)), first) + sizeof(type), \
+			       "they are one word"); \
+		__builtin_memcpy(&__one, &(object)->first, sizeof(__one)); \
+		__one; \
+	})
+
 /* The verifier does not let a pointer be handed to a global function, but a copy is a number. */
 static __always_inline __u64 number_of(__u64 pointer)
 {

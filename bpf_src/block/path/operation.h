@@ -175,13 +175,7 @@ static __noinline __u64 vector_bytes(struct user_vector *vectors, __u64 count)
 /* Nothing has happened to it: it slept for nothing and made no request. */
 static __always_inline bool is_untouched(struct op_state *op)
 {
-	__u64 word;
-
-	_Static_assert(!(__builtin_offsetof(struct op_state, last) % sizeof(word)), "they are one word");
-	_Static_assert(__builtin_offsetof(struct op_state, in_iowait) == __builtin_offsetof(struct op_state, last) + 7,
-		       "they are one word");
-	__builtin_memcpy(&word, &op->last, sizeof(word));
-	return !word && !op->made;
+	return !AS_ONE(__u64, op, last, in_iowait) && !op->made;
 }
 
 /* What the hook has as an object that the verifier knows: the file, or the kiocb, which is read only where that is needed. */

@@ -210,26 +210,14 @@ static __always_inline bool has_several_bios(struct request *rq, struct bio *fir
 /* One that its operation asked for and waits for, made by no device above, with data. */
 static __always_inline bool is_ordinary(struct bio_state *state)
 {
-	__u32 word;
-
-	_Static_assert(!(__builtin_offsetof(struct bio_state, apart) % sizeof(word)), "they are one word");
-	_Static_assert(__builtin_offsetof(struct bio_state, empty) == __builtin_offsetof(struct bio_state, apart) + 3,
-		       "they are one word");
-	__builtin_memcpy(&word, &state->apart, sizeof(word));
-	return !word;
+	return !AS_ONE(__u32, state, apart, empty);
 }
 
 /* Its operation made a single bio, and reads nothing ahead. */
 static __always_inline bool is_alone(struct op_state *op)
 {
-	__u64 both;
-
-	_Static_assert(!(__builtin_offsetof(struct op_state, made) % sizeof(both)), "they are one word");
-	_Static_assert(__builtin_offsetof(struct op_state, readahead) == __builtin_offsetof(struct op_state, made) + 4,
-		       "they are one word");
-	__builtin_memcpy(&both, &op->made, sizeof(both));
 	/* Both architectures are little-endian. */
-	return both == 1;
+	return AS_ONE(__u64, op, made, readahead) == 1;
 }
 
 static __always_inline int on_request_complete(struct request *rq, int error, __u32 bytes, bool trusted)
