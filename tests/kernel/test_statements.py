@@ -78,14 +78,14 @@ def by_statement(lines: list[Line]) -> Counter[tuple[str, str, str | None]]:
     return Counter((one["op"], one["owner"], one["statement"]) for one in of(lines, "operation"))
 
 
-def names_the_one_with_the_most_time(summary: Line) -> None:
+def names_the_one_with_the_most_time(summary: Line, text: str = "statement") -> None:
     times: Counter[str | None] = Counter()
     for row in totals(summary, "owned_operation"):
-        times[row["statement"]] += row["sum_ns"]
+        times[row[text]] += row["sum_ns"]
     whole = times.total()
     del times[None]
     ((who, most),) = times.most_common(1)
-    found = findings(summary).get("statement")
+    found = findings(summary).get(text)
     assert (found is not None) == (most >= 0.1 * whole)
     assert found is None or (found["who"], found["sum_ns"]) == (who, most)
 
