@@ -30,7 +30,9 @@ from tests.kernel.test_capture import replayed
 from tests.kernel.test_fuse import served
 from tests.kernel.trace import PATIENCE, ROOT, BlockTrace, commands, count, unskipped, wait_until, wptrace
 from tests.lab import peers
+from tests.peers.pcp import pcp
 from tests.peers.victoria import victoria
+from tests.thorough import only_all
 from tests.unit.docs.pages import blocks, section
 
 CONFIG = """
@@ -277,6 +279,25 @@ def test_prometheus_has_what_fio_did(disk: Disk, tmp_path: Path) -> None:
         assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
         written, _ = agent.stop()
     assert f"  {made} requests in " in written
+
+
+@only_all
+@pytest.mark.one_kernel
+def test_performance_co_pilot_has_what_fio_did(disk: Disk, tmp_path: Path) -> None:
+    text = f'{CONFIG.format(dev=disk.name)}[prometheus]\nlisten = "127.0.0.1:0"\n'
+    read = f"device:{disk.name} kind:request operation:read"
+    with running(tmp_path, text) as agent:
+        (target,) = re.findall(r"metrics at http://(.*)/metrics", agent.ready)
+        with pcp(tmp_path, target) as server:
+            wait_until(lambda: "flow:io" in server.values("wptrace_degraded"), "the first scrape")
+            (job,) = fio_jobs({"filename": disk.path, "rw": "randread", "number_ios": 300})
+            counted = "wptrace_io_duration_seconds_count"
+            wait_until(lambda: server.values(counted).get(read, 0) >= 300, "all requests")
+            assert server.values(counted)[read] == total(job) == 300
+            assert server.values("wptrace_io_bytes_total")[read] == job["read"]["io_bytes"]
+            whole = server.values("wptrace_io_duration_seconds_sum")[read]
+            assert 0 < whole <= job["read"]["clat_ns"]["mean"] * 300 / 1e9
+        agent.stop()
 
 
 @contextmanager

@@ -49,6 +49,10 @@ ALERTMANAGER = roots.Recipe(
 
 # Receives OTLP, which Debian's Prometheus is built without.
 VICTORIA = roots.Recipe(name="peers-victoria-", suites=("sid",), packages=("base-files", "victoria-metrics"))
+# Scrapes the metrics as well, with an agent in Python.
+PCP = roots.Recipe(
+    name="peers-pcp-", suites=("bookworm",), packages=("base-files", "dash", "libc-bin", "pcp", "python3-requests")
+)
 
 
 def fetch(recipe: roots.Recipe = RECIPE) -> Path:
