@@ -35,6 +35,10 @@ class UsageError(WptraceError):
     exit_code = 2
 
 
+class AbsentError(UsageError):
+    """A device or cgroup is not there; it may come later."""
+
+
 class NotPermittedError(WptraceError):
     """`program` names the BPF program that was refused, where it was one."""
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -32,6 +33,7 @@ HISTORY = Path("/var/lib/wptrace/history")
 # A group of the guest is the root of systemd's tree, as in a container.
 GROUP = Path("/sys/fs/cgroup/lab")
 SYSTEMD = Path("/lib/systemd/systemd")
+LOOP_CTL_ADD, LOOP_CTL_REMOVE = 0x4C80, 0x4C81
 ADDRESS = "127.0.0.1:9435"
 TEXT = f"""
 [agent]
@@ -334,3 +336,19 @@ def test_a_taken_address_is_tried_again(systemd: Systemd) -> None:
         systemd.until_logged(f"wptrace: cannot listen at {ADDRESS}: address already in use")
         wait_until(lambda: int(systemd.shown("NRestarts")) > 0, "another start")
     wait_until(lambda: systemd.shown("ActiveState") == "active", "the agent")
+
+
+def test_a_device_that_comes_later_is_waited_for(systemd: Systemd, disk: Disk) -> None:
+    """As during boot: the device that the file names is added while systemd tries."""
+    number = 77
+    subprocess.run(["modprobe", "loop"], check=True)
+    CONFIG.write_text(CONFIG.read_text().replace(disk.name, f"loop{number}"))
+    with Path("/dev/loop-control").open("rb") as control:
+        systemd.succeeds("start", "--no-block", UNIT)
+        systemd.until_logged(f"there is no block device loop{number}")
+        fcntl.ioctl(control, LOOP_CTL_ADD, number)
+        try:
+            wait_until(lambda: int(systemd.shown("NRestarts")) > 0, "another start")
+            wait_until(lambda: systemd.shown("ActiveState") == "active", "the agent")
+        finally:
+            fcntl.ioctl(control, LOOP_CTL_REMOVE, number)

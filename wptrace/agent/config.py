@@ -18,7 +18,7 @@ from wptrace.engine.definition import source
 from wptrace.engine.definition.faults import DefinitionError, Fault, did_you_mean
 from wptrace.engine.definition.places import Places
 from wptrace.engine.flow import Flow
-from wptrace.errors import UsageError, WptraceError
+from wptrace.errors import AbsentError, UsageError, WptraceError
 from wptrace.model.units import NS_PER, parse_bytes, parse_duration, parse_share
 from wptrace.outputs import otlp
 from wptrace.outputs.metrics import of_cgroups
@@ -41,6 +41,15 @@ Make = Callable[[str, Settings], Sequence[Flow]]
 
 class ConfigError(DefinitionError):
     check = "wptrace agent --check"
+
+
+class AbsentConfigError(ConfigError):
+    """The file is right, but devices or cgroups that it names are not there, as may be during boot.
+
+    The code is that of a failure, after which the agent is started again.
+    """
+
+    exit_code = WptraceError.exit_code
 
 
 class Address(NamedTuple):
@@ -307,7 +316,8 @@ def parse(text: str, file: str, make: Make) -> Config:
     reader = _Reader(source.tables(text, file), Places(text), make)
     found = reader.config(file)
     if reader.faults:
-        raise ConfigError(file, sorted(reader.faults, key=lambda fault: fault.place)[:_MOST_FAULTS])
+        error = AbsentConfigError if len(reader.faults) == reader.absent else ConfigError
+        raise error(file, sorted(reader.faults, key=lambda fault: fault.place)[:_MOST_FAULTS])
     return found
 
 
@@ -317,6 +327,8 @@ class _Reader:
     def __init__(self, tables: dict[str, Any], places: Places, make: Make) -> None:
         self._tables, self._places, self._make = tables, places, make
         self.faults: list[Fault] = []
+        self.absent = 0
+        """The number of faults that are about devices or cgroups which may come later."""
 
     def _fault(self, message: str, *way: str | int) -> None:
         self.faults.append(Fault(message, self._places.key(*way)))
@@ -474,6 +486,7 @@ class _Reader:
         except UsageError as error:
             way = _meant(error.message, settings)
             (self._wrong if way else self._fault)(error.message, table, command, *way)
+            self.absent += isinstance(error, AbsentError)
             return []
 
     def _scalar(self, name: str, value: Any, *way: str | int) -> None:

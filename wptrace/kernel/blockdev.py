@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from wptrace.errors import UsageError
+from wptrace.errors import AbsentError, UsageError
 
 # The kernel's own dev_t (MKDEV) has 20 bits of minor; what stat(2) returns is packed differently.
 MINOR_BITS = 20
@@ -35,9 +35,9 @@ class Extent(NamedTuple):
         return self.disk == other.disk and self.first <= other.first and other.end <= self.end
 
 
-def _missing(name: str, why: str = "") -> UsageError:
+def _missing(name: str, why: str = "") -> AbsentError:
     what = f"there is no block device {name or repr(name)}{why}"
-    return UsageError(what, hint="lsblk lists the devices of this machine")
+    return AbsentError(what, hint="lsblk lists the devices of this machine")
 
 
 def kernel_dev(major: int, minor: int) -> int:

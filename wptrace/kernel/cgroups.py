@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from wptrace.errors import UsageError
+from wptrace.errors import AbsentError, UsageError
 from wptrace.kernel import mounts, procfs
 from wptrace.kernel.mounts import PROC, Mount, Place
 
@@ -41,7 +41,7 @@ def resolve(text: str, proc: Path = PROC) -> Cgroup:
             return _cgroup(text, place, place.mount, proc)
     if not known:
         raise UsageError(f"there is no cgroup {text}: no hierarchy of cgroups is mounted")
-    raise UsageError(f"there is no cgroup {text or repr(text)}", hint=_HINT)
+    raise AbsentError(f"there is no cgroup {text or repr(text)}", hint=_HINT)
 
 
 def _candidates(text: str, known: list[Mount]) -> Iterator[str]:

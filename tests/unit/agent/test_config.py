@@ -194,6 +194,22 @@ def test_options_are_checked_by_the_command(text: str, fault: str) -> None:
     assert fault in found
 
 
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("[always.io]\ndev = ['nope', 'sda']", 1),
+        ("[always.io]\ncgroup = '/nope.slice'", 1),
+        ("[always.io]\ndev = 'nope'\n[agent]\nbadget = 1", 2),
+        ("[always.io]\nlevel = 'blok'", 2),
+    ],
+)
+def test_what_may_come_later_has_the_exit_code_of_a_failure(text: str, code: int) -> None:
+    """systemd then starts the agent again."""
+    with pytest.raises(config.ConfigError) as caught:
+        config.parse(text, "agent.toml", agent.make)
+    assert caught.value.exit_code == code
+
+
 def test_options_stand_in_a_table_by_their_names() -> None:
     settings = {"dev": ["sda", "sdb"], "level": "block", "slots": 5, "writeback": True, "children": False}
     assert config.arguments(settings) == ["--dev=sda", "--dev=sdb", "--level=block", "--slots=5", "--writeback"]
