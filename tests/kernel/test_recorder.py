@@ -413,7 +413,7 @@ def test_cpus_that_come_and_go_have_their_records(disk: Disk, tmp_path: Path) ->
 
 @pytest.mark.one_kernel
 def test_what_takes_longer_than_a_lower_half_of_nanoseconds(disk: Disk, tmp_path: Path) -> None:
-    """A frozen file system holds a write back for 4.4 s."""
+    """A frozen file system holds a write back for more than 4.3 s."""
     every, folder = tmp_path / "each.wpt", tmp_path / "dumps"
     folder.mkdir()
     options = ["--slow=4s", f"--capture={every}", "--recorder=4M", "--recorder-at-end", f"--dump-dir={folder}"]
@@ -426,7 +426,7 @@ def test_what_takes_longer_than_a_lower_half_of_nanoseconds(disk: Disk, tmp_path
         try:
             words = ["dd", "if=/dev/zero", f"of={top / 'file'}", "bs=4k", "count=1", "conv=notrunc", "status=none"]
             with subprocess.Popen(words) as writer:
-                time.sleep(4.4)
+                time.sleep(5.5)  # dd takes a while to start
                 subprocess.run(["fsfreeze", "-u", top], check=True)
                 assert writer.wait() == 0
         except BaseException:
