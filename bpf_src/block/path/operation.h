@@ -212,7 +212,7 @@ static __always_inline int finish(struct op_state *op, void *object, __s64 resul
 			add_irq_delay(op, only);
 	} else {
 		/* Only records have the stages of a hit. */
-		slow = recording && minus(now, op->start_ns) >= recorded_hit_ns;
+		slow = recording && now >= op->start_ns + recorded_hit_ns;
 		untouched = !keeps_records() && is_untouched(op) && !slow;
 		if (!untouched)
 			close_account(op->place);
@@ -230,12 +230,15 @@ static __always_inline int finish(struct op_state *op, void *object, __s64 resul
 		}
 		if (op->waits)
 			count_waits(op->place);
-		if (hit)
+		if (hit) {
 			count_hit(op->place, result);
-		else
+			if (slow)
+				recorder_operation(op->place, RECORDED_KIND_HIT, result);
+		} else {
 			count_alone(op->place, result);
-		if (recording && (!hit || slow))
-			recorder_operation(op->place, hit ? RECORDED_KIND_HIT : RECORDED_KIND_OPERATION, result);
+			if (recording)
+				recorder_operation(op->place, RECORDED_KIND_OPERATION, result);
+		}
 	}
 	if (watched && !hit) {
 		count_interference(op);
