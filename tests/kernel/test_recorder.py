@@ -421,17 +421,18 @@ def test_what_takes_longer_than_a_lower_half_of_nanoseconds(disk: Disk, tmp_path
         mounted(disk, "ext4", tmp_path / "mnt") as top,
         Recording(*options, f"--dev={disk.name}", "--comm=dd") as trace,
     ):
-        (top / "file").touch()
-        subprocess.run(["fsfreeze", "-f", top], check=True)
-        try:
-            words = ["dd", "if=/dev/zero", f"of={top / 'file'}", "bs=4k", "count=1", "conv=notrunc", "status=none"]
-            with subprocess.Popen(words) as writer:
-                time.sleep(5.5)  # dd takes a while to start
-                subprocess.run(["fsfreeze", "-u", top], check=True)
-                assert writer.wait() == 0
-        except BaseException:
-            subprocess.run(["fsfreeze", "-u", top], check=False)
-            raise
+        # Opened before, because opening waits as well before Linux 6.12.
+        with (top / "file").open("wb") as file:
+            subprocess.run(["fsfreeze", "-f", top], check=True)
+            try:
+                words = ["dd", "if=/dev/zero", "bs=4k", "count=1", "status=none"]
+                with subprocess.Popen(words, stdout=file) as writer:
+                    time.sleep(5.5)  # dd takes a while to start
+                    subprocess.run(["fsfreeze", "-u", top], check=True)
+                    assert writer.wait() == 0
+            except BaseException:
+                subprocess.run(["fsfreeze", "-u", top], check=False)
+                raise
         trace.stop()
     (traced,) = (one for one in of(replayed(every), "operation", "hit") if one["total_ns"] >= 1 << 32)
     (found,) = (one for one in of(replayed(dumps(folder)[0]), "operation", "hit") if one["total_ns"] >= 1 << 32)
