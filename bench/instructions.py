@@ -59,7 +59,7 @@ def _guest(kernel: str, module: str, words: Sequence[str]) -> Found:
 
 
 def figures(run: Found) -> dict[tuple[str, str], Found]:
-    """By tool and load: what it adds in the request's path, what its reader takes, and how far repeats are apart."""
+    """Return by tool and load what it adds to a request, what its reader takes, and how far repeats are apart."""
     found = {}
     for tool in run["tools"]:
         for load, one in tool.get("loads", {}).items():

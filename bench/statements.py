@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def _mean(stdin: IO[str], stdout: IO[str], length: int) -> tuple[float, float]:
-    """Of a read, and of a call. The least of some runs: now and then the kernel does something else."""
+    """Return the cost of a read and of a call: the least of some runs, as the kernel also does other things."""
     found = []
     for _ in range(_RUNS):
         stdin.write(f"{length}\n")

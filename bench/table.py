@@ -101,7 +101,7 @@ def _roff(run: Found) -> str:
 
 
 def _from(part: Found, guest: bool) -> str:
-    """By what, when and where."""
+    """Return the command of a measurement, its date and its machine."""
     here = part["on"]
     versions = [f"wptrace {here['wptrace']} ({here['commit']})", f"fio {here['fio'].removeprefix('fio-')}"]
     if guest:

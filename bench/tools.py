@@ -42,7 +42,7 @@ class Tool(NamedTuple):
         return not self.streams or not self.peer
 
     def command(self, disks: Sequence[str]) -> list[str]:
-        """On these disks; peers that can name only one disk see all of them, as they do by themselves."""
+        """Return the command line for these disks. Peers that can name only one disk see all of them."""
         if self.peer:
             words = [word for argument in self.arguments for word in _per_disk(argument, disks)]
             return peers.command(self.peer, *words, recipe=peers.ALL)

@@ -145,7 +145,7 @@ def _fish_options(when: str, command: argparse.ArgumentParser, shtab: Any) -> It
 
 
 def _quoted(text: str) -> str:
-    """Of quotes, fish takes a backslash and an apostrophe alone for something else."""
+    """Quote a word for fish, where only a backslash and an apostrophe are special."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 

@@ -46,7 +46,7 @@ class Row(NamedTuple):
 
 
 class Tables:
-    """Of one schema on some pages, by their names."""
+    """The tables of a schema on some pages, by their names."""
 
     def __init__(self, schema: Schema, pages: dict[str, str]) -> None:
         self._defined: dict[str, Schema] = schema["$defs"]
@@ -155,7 +155,7 @@ def _name(schema: Schema) -> str:
 
 
 def _anchor(page: str, name: str) -> str:
-    """Of the heading above a table, as GitHub makes fragments of headings."""
+    """Return the fragment that GitHub makes of the heading above a table."""
     above = page.partition(f"<!-- fields: {name} -->")[0]
     heading = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", above, flags=re.M | re.S), re.M)[-1]
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")

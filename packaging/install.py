@@ -103,7 +103,7 @@ def uninstall(target: Target) -> None:
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
-    """With any umask; a link that lies there is replaced and not written through."""
+    """Write a file with this mode under any umask. A link with its name is replaced, not followed."""
     _make_folder(path.parent)
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)

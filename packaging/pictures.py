@@ -150,7 +150,7 @@ _FRONT = (
 
 
 def architecture() -> str:
-    """From a hook in the kernel to a line of output."""
+    """Draw the way from a hook in the kernel to a line of output."""
     wide, high, gap, top = 270, 44, 14, 56
     columns = (
         ("kernel: BPF objects", _KERNEL),
@@ -382,7 +382,7 @@ class _Files(http.server.SimpleHTTPRequestHandler):
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """To this machine alone."""
+    """Serve the files of a folder, to this machine only, and yield their address."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Files, directory=str(folder)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"

@@ -51,7 +51,7 @@ class Client:
         assert self._receive()[0] == _OK
 
     def query(self, text: str) -> list[list[str]]:
-        """By the text protocol; its rows."""
+        """Send a query by the text protocol and return its rows."""
         self._send(bytes([_QUERY]) + text.encode())
         return [_texts(row) for row in self._rows()]
 
@@ -67,7 +67,7 @@ class Client:
         return int(number)
 
     def execute(self, number: int, value: int) -> int:
-        """By the binary protocol; the number of rows."""
+        """Execute a prepared statement by the binary protocol and return the number of rows."""
         call = struct.pack("<BIBIBBHq", _EXECUTE, number, 0, 1, 0, 1, 8, value)  # MYSQL_TYPE_LONGLONG
         self._send(call)
         return len(self._rows())

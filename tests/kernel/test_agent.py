@@ -372,7 +372,7 @@ QUIET = {"Loss", "Missing hooks"}
 
 @pytest.mark.one_kernel
 def test_each_panel_of_the_dashboard_has_data(disk: Disk, tmp_path: Path) -> None:
-    """For all hosts and devices that the variables offer."""
+    """The variables of the dashboard stand for all hosts and devices."""
     dashboard = json.loads((ROOT / "contrib" / "grafana" / "hosts.json").read_text())
     text = f'{CONFIG.format(dev=disk.name).replace("block", "path")}by = "cgroup"\n'
     text += '[prometheus]\nlisten = "127.0.0.1:0"\nowners = "pod"\n'

@@ -43,7 +43,7 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Disk]]:
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
-    """In guests a file on ext4, on a disk of its own."""
+    """Make a file on an ext4 of its own; None outside guests."""
     if not GUEST:
         yield None
         return

@@ -286,7 +286,7 @@ def test_the_histogram_is_the_engines(binding: BpfObject) -> None:
 
 @pytest.mark.one_kernel
 def test_the_faster_way_into_a_histogram_is_the_same(binding: BpfObject) -> None:
-    """At the bounds of its ways: 2 us, half a millisecond, and what is less than 0 by the clocks of two CPUs."""
+    """Values are at the bounds of its branches: 2 us, half a millisecond, and below 0 by the clocks of two CPUs."""
     edges = (1 << 11, 1 << 19, 1 << 27, 1 << 35, 1 << 42, 1 << 62)
     values = {0, 1, 8, *(edge + offset for edge in edges for offset in (-257, -256, -1, 0, 1, 255, 256, edge // 2))}
     with attached(binding, "on_call"):

@@ -115,7 +115,7 @@ def shown_line(command: str) -> str:
 
 @pytest.mark.parametrize("command", ["capsh", "setpriv"])
 def test_ways_without_root_are_those_of_the_page(command: str, loop: Disk, tmp_path: Path) -> None:
-    """As a user who may read the tree, with a Python that the user may execute."""
+    """They are run by a user who may read the tree and execute the Python."""
     python = next(
         path for path in (sys.executable, "/usr/bin/python3") if not os.path.realpath(path).startswith("/root")
     )

@@ -471,7 +471,7 @@ def test_bind_mounts_show_the_same_directory(tracer: Tracer, tree: Path) -> None
 
 
 def test_files_of_an_overlay(tracer: Tracer, tree: Path, tmp_path: Path) -> None:
-    """As in containers: the layers are file systems with inode numbers other than the overlay's."""
+    """The layers are file systems whose inode numbers differ from the overlay's, which is usual in containers."""
     with mounted(tmp_path / "lower", "tmpfs") as lower:
         below, _ = file(lower / "a/below"), file(lower / "b/below")
         (tree / "upper").mkdir()

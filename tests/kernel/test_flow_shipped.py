@@ -134,7 +134,7 @@ def test_packets() -> None:
 
 @pytest.mark.one_kernel
 def test_interrupts_softirqs_work_and_waits(disk: Disk) -> None:
-    """At least as many as the kernel's tracing counts in a shorter time."""
+    """There are at least as many as the kernel's own tracing counts in a shorter time."""
     names = {
         "irq": "irq/irq_handler_entry",
         "softirq": "irq/softirq_entry",

@@ -75,7 +75,7 @@ def seen_once(trace: Lines, job: dict[str, Any], engine: str, kind: str) -> list
     "kind", ["ext4", *(pytest.param(kind, marks=pytest.mark.one_kernel) for kind in ("xfs", "btrfs"))]
 )
 def test_asynchronous_operations_are_counted(path_flow: Running, disk: Disk, tmp_path: Path, kind: str) -> None:
-    """As many as fio made, even with one overlay on top of another."""
+    """There are as many as fio made, even with one overlay on top of another."""
     with ExitStack() as stack:
         below = stack.enter_context(mounted(disk, kind, tmp_path / "fs"))
         (below / "empty").mkdir()

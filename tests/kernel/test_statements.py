@@ -49,7 +49,7 @@ def postgres(disk: Disk, tmp_path: Path, request: pytest.FixtureRequest) -> Iter
 
 
 def read_bytes(summary: Line) -> dict[str, int]:
-    """By owner, with what the page cache had."""
+    """Return the bytes that were read by owner, including page-cache hits."""
     found: dict[str, int] = {}
     for kind in ("owned_operation", "owned_hit"):
         for row in totals(summary, kind):
@@ -101,9 +101,11 @@ def names_the_one_with_the_most_time(summary: Line, text: str = "statement") -> 
     indirect=True,
 )
 def test_what_statements_read(disk: Disk, postgres: Postgres, tmp_path: Path) -> None:
-    """By pg_stat_statements, which counts blocks that were asked for; parallel workers work for their statement, and so
-    do I/O workers, and io_uring for who submits. Each operation of a capture or of a dump has the statement that it has
-    in rows."""
+    """Bytes by statement equal those of pg_stat_statements, which counts blocks that were asked for.
+
+    Parallel workers and I/O workers work for their statement, and io_uring for whoever submits. Each operation of a
+    capture or of a dump has the statement that it has in rows.
+    """
     postgres.sql(["create extension pg_stat_statements", TABLE, "checkpoint"])
     file = tmp_path / "trace.wpt"
     options = ["--each", f"--capture={file}", "--recorder=16M", "--recorder-at-end", f"--dump-dir={tmp_path}"]

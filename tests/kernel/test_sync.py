@@ -450,7 +450,7 @@ def test_msync_and_sync_file_range(folders: dict[str, Path], flow: Running) -> N
 
 
 def test_whole_file_systems_are_synced(disks: dict[str, Disk], folders: dict[str, Path], flow: Running) -> None:
-    """As often as requested, by calls for one file system and for all of them."""
+    """Each call for one file system or for all of them is counted."""
     libc = ctypes.CDLL(None, use_errno=True)
     path = folders["ext4"] / "whole"
     path.write_bytes(bytes(32 * PAGE))

@@ -43,7 +43,7 @@ def fill(client: Client) -> None:
 
 @pytest.mark.parametrize("version", ["10.11", *(pytest.param(one, marks=only_all) for one in ("10.5", "11.8"))])
 def test_what_statements_read(version: str, disk: Disk, tmp_path: Path) -> None:
-    """By the counter of the server, which reads for nothing else meanwhile."""
+    """They equal the server's own counter; it reads for nothing else meanwhile."""
     read: dict[str, int] = {}
     with mounted(disk, "ext4", tmp_path / "files") as folder, server(folder / "mariadb", version) as (path, pid):
         client = Client(path)
@@ -52,7 +52,7 @@ def test_what_statements_read(version: str, disk: Disk, tmp_path: Path) -> None:
             before = client.status("Innodb_data_read")
 
             def counted(name: str) -> None:
-                """What was read since the last time was for this."""
+                """Note what was read since the last call under this name."""
                 nonlocal before
                 now = client.status("Innodb_data_read")
                 read[name], before = now - before, now

@@ -177,7 +177,7 @@ def opened(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> Iterator[int]:
 
 
 def test_each_reason_has_functions_in_this_kernel() -> None:
-    """Or it would never be found here."""
+    """A reason without functions would never be found."""
     if GUEST:
         for module in ("ext4", "xfs", "btrfs", "fuse", "nfsv4", "dm-mod", "raid456"):
             subprocess.run(["modprobe", "--quiet", module], check=False)  # built in here and there
@@ -513,7 +513,7 @@ def journaled(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[
 def test_stacks_know_a_journal_as_well_as_its_functions_do(
     path_flow: Running, journaled: tuple[Disk, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on kernels where no function can be observed. What a task does between its sleeps is not in it."""
+    """On kernels where no function can be observed, stacks are all there is. They lack the time between sleeps."""
     disk, folder = journaled
     commits_preempt_nobody(disk)
     waiting = {f"wait.{name}" for name in JOURNAL_WAITS}
@@ -681,7 +681,7 @@ def test_hidden_symbols_leave_addresses(tmp_path: Path) -> None:
 
 @pytest.mark.one_kernel
 def test_without_stacks_there_are_waits_and_no_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a kernel that lets no program read them."""
+    """Some kernels let no program read stacks."""
 
     def without(hook: Hook) -> Hook:
         return hook._replace(programs=tuple(way for way in hook.ways if READS_STACKS not in way.programs))
@@ -709,7 +709,7 @@ def test_without_stacks_there_are_waits_and_no_reasons(tmp_path: Path, monkeypat
 
 
 def test_an_operation_has_room_for_waits_of_every_stage() -> None:
-    """Of any stacks in any order: time and number of each stage are whole, and one of its places is of several."""
+    """Stacks are random. Time and number of each stage are complete, and several waits can share a place."""
     chance = random.Random(4)  # noqa: S311 - always the same
     with alone(), BpfObject(object_path("waits")) as obj:
         obj.bss.target_call = GETPGID
@@ -768,7 +768,7 @@ def verdict_says(reported: Lines, words: str) -> None:
 
 @pytest.mark.guest
 def test_a_writer_sleeps_in_the_dirty_limit(path_flow: Running, throttled: Disk, tmp_path: Path) -> None:
-    """As often as the kernel tells its own tracing so."""
+    """The kernel's own tracing counts as many."""
     with ExitStack() as stack:
         top = stack.enter_context(mounted(throttled, "ext4", tmp_path / "mounted"))
         flow = path_flow.aim(throttled)
@@ -845,7 +845,7 @@ def limited(v2: Path, name: str, **limits: int) -> Iterator[Path]:
 def test_a_writer_sleeps_in_the_dirty_limit_of_its_cgroup(
     path_flow: Running, throttled: Disk, v2: Path, tmp_path: Path
 ) -> None:
-    """That is a share of what the cgroup may have, and the machine is far from its own. A hard limit might end us."""
+    """The limit is a share of the cgroup's memory; the machine is far from its own. memory.max could kill the test."""
     most = 8 << 20
     with limited(v2, "wptwaits", high=most) as group, mounted(throttled, "ext4", tmp_path / "mounted") as top:
         flow = path_flow.aim(throttled)
@@ -896,7 +896,7 @@ def test_a_reader_whose_cgroup_is_full_waits_for_memory(
 
 
 def meminfo(name: str) -> int:
-    """In bytes."""
+    """Return a value of /proc/meminfo in bytes."""
     (found,) = re.findall(rf"^{name}: +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
     return int(found) << 10
 

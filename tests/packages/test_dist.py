@@ -49,7 +49,7 @@ def source(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_two_runs_give_the_same_bytes(made: Path, tmp_path: Path) -> None:
-    """At another time, in another time zone, with another hash seed."""
+    """The second run has another time, time zone and hash seed."""
     again = dist(tmp_path, TZ="Asia/Tokyo", PYTHONHASHSEED="7")
     names = sorted(path.name for path in made.iterdir())
     assert names == sorted(["SHA256SUMS", SDIST, WHEEL, SBOM])

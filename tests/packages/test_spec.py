@@ -70,7 +70,7 @@ def test_the_rules_of_debian_call_what_there_is() -> None:
 
 
 def test_the_agent_is_exposed_to_little() -> None:
-    """By the exposure level of systemd-analyze, from 0 to 10."""
+    """systemd-analyze rates the exposure from 0 to 10."""
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         pytest.skip("systemd-analyze is not installed")

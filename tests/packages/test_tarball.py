@@ -83,7 +83,7 @@ def test_it_brings_libbpf_and_cffi_of_its_own(folder: Path) -> None:
 
 
 def test_no_python_is_reported(folder: Path, tmp_path: Path) -> None:
-    """Or only old ones."""
+    """There is no Python, or only old ones."""
     (tmp_path / "python3").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "python3").chmod(0o755)
     for tool in ("dirname", "readlink", "sh"):

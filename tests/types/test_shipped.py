@@ -169,7 +169,7 @@ def test_the_types_of_another_kernel_come_from_a_file(tmp_path: Path) -> None:
 
 
 def test_what_the_doctor_says_without_functions(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a hardened kernel, which only has tracepoints."""
+    """A hardened kernel has only tracepoints."""
     monkeypatch.setattr(doctor, "RunningKernel", lambda: kernel)
     refused = {"fentry", "fexit", "kprobe", "kretprobe"}
     found = {check.name: (check.state, check.detail) for check in doctor._definitions(refused)}

@@ -129,7 +129,7 @@ def classes(cells: Cells, counters: Mapping[Group, Mapping[str, int]], kind: Kin
 
 
 def joined_stretches(found: Sequence[Stretch], most: int = STRETCHES) -> list[Stretch]:
-    """At most so many, of neighbours put together."""
+    """Return at most `most` stretches, by joining neighbouring ones."""
     many = -(-len(found) // most)
     if many <= 1:
         return list(found)

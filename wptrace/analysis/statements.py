@@ -72,7 +72,7 @@ def decoded(text: bytes, cut: bool) -> str:
 
 
 def shown(text: str, how: str, noun: str = "statement", quotes: str = SQL) -> str:
-    """Of a statement or unit: `full`, `normalised`, or a number for it."""
+    """Return how a statement or unit is shown: `full`, `normalised`, or as a number."""
     if how == FULL:
         return text
     found = normalised(text, quotes)
@@ -82,7 +82,7 @@ def shown(text: str, how: str, noun: str = "statement", quotes: str = SQL) -> st
 
 
 def normalised(text: str, quotes: str = SQL) -> str:
-    """Without literals and comments."""
+    """Return a statement without literals and comments."""
     parts: list[str] = []
     for match in _TOKENS[quotes].finditer(text):
         kind = match.lastgroup

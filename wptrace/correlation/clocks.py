@@ -20,7 +20,7 @@ _VOTERS = 256
 
 
 class Bound(NamedTuple):
-    """At this time of the first clock, the second one was ahead by at least and at most so much."""
+    """How far the second clock was ahead at a time of the first one, at least and at most."""
 
     at: int
     least: int
@@ -67,7 +67,7 @@ class Offset:
         return len(self._known)
 
     def at(self, ns: int) -> Bound:
-        """At a time of the first clock."""
+        """Return the bound at a time of the first clock."""
         place = bisect_right(self._times, ns)
         near = self._known[max(place - 1, 0) : place + 1]
         found = near[0].after(ns)

@@ -141,6 +141,6 @@ def require_own_folder(folder: Path, what: str) -> None:
 
 
 def _is_ours(found: os.stat_result) -> bool:
-    """Or root's; the mode of a link says nothing."""
+    """Whether it belongs to this user or to root. The mode of a link says nothing."""
     writable = not stat.S_ISLNK(found.st_mode) and found.st_mode & _OTHERS_MAY_WRITE
     return found.st_uid in (0, os.geteuid()) and not writable

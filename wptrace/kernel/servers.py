@@ -164,7 +164,7 @@ def _code(folder: str) -> int:
 
 
 def _pages(fd: int, code: int, variables: Mapping[str, int], constants: Mapping[str, int]) -> Iterable[int]:
-    """Of the texts of all processes that may have asynchronous I/O: as many as there are handles for."""
+    """Return the pages with the statements of all processes that may have asynchronous I/O."""
 
     def read(address: int, layout: str) -> int:
         data = os.pread(fd, struct.calcsize(layout), address)

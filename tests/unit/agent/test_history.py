@@ -114,7 +114,7 @@ def test_a_full_disk_costs_history_and_nothing_else(
 
 
 def test_a_day_of_a_disk_takes_less_than_15_megabytes(tmp_path: Path) -> None:
-    """With an interval of 10 s, in which reads and writes spread over four powers of two."""
+    """The interval is 10 s; reads and writes spread over four powers of two."""
     rng = random.Random(5)  # noqa: S311
     output = CaptureOutput(tmp_path / "x.wpt", About("stages"))
     output.start(start())

@@ -47,7 +47,7 @@ def test_a_trace_into_a_closed_pipe_ends_quietly(words: list[str]) -> None:
 
 @pytest.mark.parametrize("words", [["io", "1000h"], ["io", "--json"]])
 def test_a_trace_ends_when_its_reader_leaves(words: list[str]) -> None:
-    """As in `wptrace io --json | head -n 1`, with nothing more to write for a long time."""
+    """`wptrace io --json | head -n 1` ends, also if there is nothing more to write for a long time."""
     process = popen(FAKE, *words, stdout=PIPE, stderr=PIPE)
     assert process.stdout is not None
     assert process.stderr is not None

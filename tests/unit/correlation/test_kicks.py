@@ -51,7 +51,7 @@ def world(images: str, at_kick: bool = True) -> World:
 @pytest.mark.parametrize("at_kick", [True, False])
 @given(images=st.permutations("a" * 20 + "b" * 20))
 def test_each_disk_has_its_own(at_kick: bool, images: list[str]) -> None:
-    """In any order, and with KVM, where no system call kicks."""
+    """Images come in any order. With KVM, no system call kicks."""
     there = world("".join(images), at_kick)
     kicks = Kicks(there.signals, there.works)
     found = kicks.of_alone()

@@ -59,7 +59,7 @@ def test_a_directory_of_v2(proc: Procfs, tree: Path) -> None:
 
 
 def test_a_path_below_the_root_of_v2(proc: Procfs, tree: Path) -> None:
-    """As in /proc/PID/cgroup and systemd-cgls."""
+    """/proc/PID/cgroup and systemd-cgls show such paths."""
     path = tree / "unified" / "system.slice"
     for text in ("system.slice", "/system.slice", "system.slice/"):
         assert found(proc, UNIFIED, text) == expected(path, 1, None)

@@ -106,7 +106,7 @@ def test_the_kernel_tells_its_own_inode_number_where_it_can(proc: Procfs, tmp_pa
 
 
 def test_a_mount_that_is_not_seen_leaves_the_number_of_stat(proc: Procfs, tmp_path: Path) -> None:
-    """As with paths below /proc/PID/root of a container."""
+    """Paths below /proc/PID/root of a container are such a case."""
     proc.mount(7, "8:1", "/", "ext4", "/dev/sda1", "rw")
     proc.opens_on(70)
     found = mounts.find(str(tmp_path), proc.root)

@@ -34,7 +34,7 @@ CODE, CTL, ENTRY, TEXTS = 0x10000, 0x20000, 0x21000, 0x40000
 
 
 def program(value: int = ADDRESS + AT, size: int = 8, kind: int = OBJECT) -> bytes:
-    """With other symbols before it: of another type, and of a name that ends alike."""
+    """Make a program with other symbols before it: one of another type, one whose name has the same end."""
     symbols = [(1, ADDRESS, 8), (NAMES.index(b"not_"), ADDRESS, 8), (7, value, size)]
     return elf(symbols, NAMES, type=kind)
 
@@ -133,7 +133,7 @@ class Worker:
             memory.truncate(1 << 20)
 
     def pages(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-        """Which are read, in the order of their addresses."""
+        """Return the pages that are read, in the order of their addresses."""
         found, read = [], os.pread
 
         def noted(fd: int, size: int, address: int) -> bytes:

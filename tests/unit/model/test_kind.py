@@ -73,7 +73,7 @@ def test_kinds_that_say_the_same_are_one() -> None:
 
 
 def test_a_kind_has_the_counters_that_any_of_its_like_declares() -> None:
-    """That of an earlier version's capture has none."""
+    """A kind in a capture of an earlier version has none."""
     made = Kind("write", NOUN, LABELS, sized=True)
     assert [one.name for one in made.counters] == ["bytes"]
     merged = CounterField("merged", "another one went with it")

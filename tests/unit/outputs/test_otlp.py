@@ -186,7 +186,7 @@ def prometheus_name(metric: Any) -> str:
 
 
 def test_names_labels_and_values_are_those_for_prometheus() -> None:
-    """For all metrics of a flow, and of the agent itself."""
+    """All metrics of a flow and of the agent are compared."""
     counters = {kinds.REQUEST.group("sda", "read"): {"bytes": 4096, "merged": 3}}
     cells = {kinds.REQUEST.group("sda", "read"): {"total": distribution([3000]), "queue": distribution([1000])}}
     process = PROCESS._replace(deliveries=[Delivery("metrics", 5, {"queue_full": 7}, 100)])

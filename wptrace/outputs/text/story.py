@@ -156,7 +156,7 @@ def _place(fields: Mapping[str, Any]) -> str:
 
 
 def _statement(fields: Mapping[str, Any], width: int | None) -> Iterator[str]:
-    """Of a program: what it worked on. A program by its name is in the first line already."""
+    """Generate the lines about what a program worked on. The name of a program is in the first line already."""
     what = next((name for name in TEXTS if name in fields), "")
     owner = str(fields[OWNER]) if what else ""
     if fields.get(what) is None:

@@ -168,7 +168,7 @@ print(*(name for name in sys.modules if name.startswith("wptrace.flows.io.parts.
 
 
 def test_rows_of_a_large_machine_are_known_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For 60 disks and 128 possible CPUs."""
+    """The machine has 60 disks and 128 possible CPUs."""
     disks = [Extent(f"sd{at}", f"sd{at}", kernel_dev(8, at), 0, EVERYTHING) for at in range(60)]
 
     monkeypatch.setattr(Libbpf, "cpus", 128)

@@ -30,7 +30,7 @@ class Texts:
 
 
 class Object:
-    """As much of one as labels need, with so many owners."""
+    """The part of a BPF object that labels need, with room for some owners."""
 
     def __init__(self, obj: BpfObject, owners: int) -> None:
         self.maps, self.constants, self._owners = {"statement_texts": Texts()}, obj.constants, owners
@@ -54,7 +54,7 @@ class Rows(texts.Texts):
         self._last = 0
 
     def word(self, text: bytes, row: str = "statement") -> int:
-        """As records have it."""
+        """Return the number of a text that records have."""
         return self._word(hash_of(text, PIECE, SIZE), self._rows_of.index(row))
 
     def come(self, text: bytes, kept: bytes | None = None) -> None:
@@ -82,14 +82,14 @@ class Rows(texts.Texts):
         return self._named(self._last, {**key, **letters})
 
     def rest(self, label: object) -> object:
-        """Whose row gets what was counted of one of its owners, which leaves."""
+        """Return the label whose row gets the counts of an owner that leaves."""
         rest = self._rest_of(OPERATIONS.group("vda", "read", label)).values[-1]
         self._left(label)
         return rest
 
 
 class UnitRows(Units):
-    """Of a unit without a program."""
+    """Rows of a unit without a program."""
 
     def __init__(self, obj: BpfObject, unit: Unit) -> None:
         texts.Texts.__init__(self, UNIT, "normalised")
