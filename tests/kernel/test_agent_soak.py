@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What weeks bring to `wptrace agent`, in minutes: owners and devices that come and go, reloads, triggers, scrapes.
+"""Weeks of `wptrace agent` and `wptrace io` in minutes: owners and devices come and go, reloads, triggers, intervals.
 
 `make soak` runs all of it, `make test-all` a tenth.
 """
@@ -23,7 +23,7 @@ import pytest
 from tests.kernel.disks import Disk, loop_device
 from tests.kernel.loads import hierarchy
 from tests.kernel.test_agent import Agent, running
-from tests.kernel.trace import PATIENCE, wait_until, wptrace
+from tests.kernel.trace import PATIENCE, ROOT, wait_until, wptrace
 from tests.thorough import only_all
 
 SHARE = float(os.environ.get("WPTRACE_TESTS_SOAK", "0.1"))
@@ -103,15 +103,19 @@ def answer(status: str) -> str:
         return str(found.read().decode())
 
 
+def resident(pid: int) -> int:
+    (found,) = re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(found) << 10
+
+
 def reading(agent: Agent, status: str) -> Reading:
     before = cpu_s(agent)
     text = answer(status)
     took = cpu_s(agent) - before
     process = Path(f"/proc/{agent.process.pid}")
-    (resident,) = re.findall(r"VmRSS:\s+(\d+) kB", (process / "status").read_text())
     maps = sum(float(one) for one in re.findall(r"^wptrace_map_bytes\{.*\} (.+)$", text, re.M))
     lines = [line for line in text.splitlines() if "_loss_" not in line]
-    return Reading(int(resident) << 10, int(maps), len(list((process / "fd").iterdir())), len(lines), took)
+    return Reading(resident(agent.process.pid), int(maps), len(list((process / "fd").iterdir())), len(lines), took)
 
 
 @contextmanager
@@ -201,3 +205,34 @@ def test_what_weeks_bring_leaves_memory_and_descriptors_as_they_are(disk: Disk, 
     assert replayed.returncode == 0
     assert json.loads(replayed.stdout.splitlines()[-1])["kind"] == "summary"
     assert not list(Path("/proc").glob(f"{agent.process.pid}/fd/*"))
+
+
+@only_all
+@pytest.mark.one_kernel
+def test_short_intervals_leave_memory_as_it_is(disk: Disk, tmp_path: Path) -> None:
+    """Each request is in one interval, and the summary has all of them."""
+    intervals, sizes = round(100_000 * SHARE), []
+    load = ["fio", "--name=job", f"--filename={disk.path}", "--direct=1", "--rw=randread", "--size=32M"]
+    load += ["--rate_iops=100", "--time_based", "--runtime=30d"]
+    command = [sys.executable, "-m", "wptrace", "io", "--json", "--level=path", "--by=process", f"--dev={disk.name}"]
+    with subprocess.Popen([*command, "20ms", str(intervals)], stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["kind"] == "start"
+        requests = seen = 0
+        with subprocess.Popen(load, stdout=subprocess.DEVNULL) as fio:
+            for text in process.stdout:
+                if '"kind":"interval"' not in text:
+                    break
+                line = json.loads(text)
+                requests += line["requests"]["finished"]
+                seen += 1
+                if seen % (intervals // 10) == 0:
+                    sizes.append(resident(process.pid))
+                if seen == intervals - 10:
+                    fio.terminate()
+        process.wait(PATIENCE)
+    summary = json.loads(text)
+    print(f"\n{seen} intervals, {requests} requests; resident {[size >> 10 for size in sizes]} kB")
+    assert seen == intervals
+    assert requests == summary["requests"]["finished"]
+    assert sizes[-1] < sizes[len(sizes) // 2] + (1 << 20)
