@@ -154,7 +154,7 @@ test-all: setup ## the same, every test on every kernel, and packages in clean r
 	$(Q)$(MAKE) all test-objects
 	$(Q)$(tool) tests.run --all
 
-soak: setup ## what weeks bring to wptrace agent, in half an hour; needs root
+soak: setup ## weeks of wptrace agent and wptrace io, in an hour; needs root
 	$(Q)$(MAKE) all
 	$(Q)WPTRACE_TESTS_ALL=1 WPTRACE_TESTS_SOAK=1 $(tool) pytest -q -s -p no:cacheprovider tests/kernel/test_agent_soak.py
 
