@@ -60,7 +60,7 @@ BOOTS = 3
 _TOLD = re.compile(r"verifier on |  \w+/\w+ +\d+ +\d+$")
 _OUTCOME = re.compile(r"^(\S+::.*?) (PASSED|SKIPPED|FAILED|ERROR)\b", re.MULTILINE)
 _FAILURE = re.compile(r"^_{3,} (.+?) _{3,}$", re.MULTILINE)
-# How many failed tests of a job are named at the end, with how many lines of errors.
+# How many failed tests of a job, and how many changed files, are named at the end; with how many lines of errors.
 _COMPLAINTS, _ERRORS = 20, 3
 _SUMMARY = re.compile(r"^=*\s*(?:\d+ \w+, )*\d+ (?:passed|failed|error).* in [\d.]+s", re.MULTILINE)
 _RETRIED = re.compile(r"^retried (.+)$", re.MULTILINE)
@@ -420,6 +420,25 @@ def too_long(results: Sequence[Result]) -> list[str]:
     ]
 
 
+def sources() -> dict[str, str]:
+    """Return what tests read all the time: the commit, and each file in git with the time of its last change."""
+    if shutil.which("git") is None:
+        return {}
+    commit, listed = (
+        subprocess.run(("git", *words), cwd=ROOT, capture_output=True, text=True, check=False).stdout
+        for words in (("rev-parse", "HEAD"), ("ls-files", "-z"))
+    )
+    paths = {name: ROOT / name for name in listed.split("\0") if name}
+    return {"HEAD": commit, **{name: str(path.stat().st_mtime_ns) for name, path in paths.items() if path.is_file()}}
+
+
+def changed(before: dict[str, str], after: dict[str, str]) -> list[str]:
+    """Return a line that names what somebody has changed meanwhile."""
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    shown = names[:_COMPLAINTS] + ["..."] * (len(names) > _COMPLAINTS)
+    return [f"changed while the tests ran, which may be why some failed: {', '.join(shown)}"] if names else []
+
+
 def main(words: Sequence[str]) -> int:
     every = "--all" in words
     names = [word for word in words if word != "--all"]
@@ -433,12 +452,12 @@ def main(words: Sequence[str]) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
-    start = time.monotonic()
+    start, before = time.monotonic(), sources()
     queue = Queue([known[name] for name in names or known], {"WPTRACE_TESTS_ALL": "1"} if every else {})
     queue.work()
     results = queue.results
     print()
-    print("\n".join((*table(results), "", *too_long(results))))
+    print("\n".join((*table(results), "", *too_long(results), *changed(before, sources()))))
     for result in results:
         print("".join(f"FAILED {result.job.name}: {one}\n" for one in result.complaints), end="")
     failed = sum(result.failed for result in results) + bool(queue.unprepared)

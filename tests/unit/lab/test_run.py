@@ -309,3 +309,39 @@ def test_the_end_of_a_run_says_which_tests_failed_and_why() -> None:
         "ERROR at setup of test_the_second: FileExistsError: [Errno 17] File exists",
     ]
     assert run.complaints("5 passed in 1.00s\n") == []
+
+
+def test_the_end_of_a_run_says_what_was_changed_meanwhile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Two builds before and after a commit to the tree differ, and the build is not to blame."""
+
+    def git(*words: str) -> None:
+        named = ("-c", "user.name=x", "-c", "user.email=x@x.invalid")
+        subprocess.run(("git", "-C", str(tmp_path), *named, *words), check=True)
+
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+    git("init", "--quiet")
+    for name in ("edited", "gone", "stays"):
+        (tmp_path / name).write_text(name)
+    git("add", ".")
+    git("commit", "--quiet", "--message", "one")
+    before = run.sources()
+    assert run.changed(before, run.sources()) == []
+    (tmp_path / "not in git").write_text("of a test")
+    assert run.changed(before, run.sources()) == []
+    os.utime(tmp_path / "edited", ns=(1, 1))
+    (tmp_path / "gone").unlink()
+    (tmp_path / "new").touch()
+    git("add", "new")
+    told = "changed while the tests ran, which may be why some failed: "
+    assert run.changed(before, run.sources()) == [f"{told}edited, gone, new"]
+    git("commit", "--quiet", "--all", "--message", "two")
+    assert run.changed(before, run.sources()) == [f"{told}HEAD, edited, gone, new"]
+    many = {f"file{number}": "" for number in range(30)}
+    assert run.changed(many, {})[0].endswith("file18, file19, ...")
+
+
+def test_a_tree_without_git_is_not_said_to_be_changed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+    assert run.changed(run.sources(), run.sources()) == []
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert run.sources() == {}
