@@ -188,10 +188,11 @@ def test_what_weeks_bring_leaves_memory_and_descriptors_as_they_are(disk: Disk, 
         f"{max(one.descriptors for one in early)}, then {max(one.descriptors for one in late)}; scrapes "
         f"{statistics.median(times[0]) * 1e3:.0f} ms, then {statistics.median(times[1]) * 1e3:.0f} ms"
     )
-    # One read of each owner, and none is lost.
+    # One read of each owner. A hardened kernel hides the end of one now and then, which is counted as lost.
     labels = f'device="{disk.name}",operation="read",kind="request",'
     counts = re.findall(rf"^wptrace_io_owner_duration_seconds_count\{{{labels}.*\}} (\d+)$", last, re.M)
-    assert sum(map(int, counts)) == made
+    lost = sum(map(int, re.findall(r"^wptrace_loss_total\{.*\} (\d+)$", last, re.M)))
+    assert made - lost <= sum(map(int, counts)) <= made
     assert max(one.memory for one in late) < max(one.memory for one in early) + _MOST_GROWN + named
     assert max(one.maps for one in late) <= max(one.maps for one in early)
     assert max(one.descriptors for one in late) <= max(one.descriptors for one in early) + 1
