@@ -12,6 +12,12 @@ static __always_inline __u64 up_to_end(__u64 letters, bool *ended)
 	return end ? letters & ((end & -end) - 1) >> 7 : letters;
 }
 
+/* A byte is 0, or it is above 0x80. */
+static __always_inline bool may_end(__u64 letters)
+{
+	return (letters - 0x0101010101010101ULL) & 0x8080808080808080ULL;
+}
+
 /*
  * Since commit 3ca1032ab7ab ("bpf: Implement get_current_task_btf and RET_PTR_TO_BTF_ID", v5.11): a task whose fields are
  * read as they lie there.

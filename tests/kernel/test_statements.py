@@ -154,19 +154,23 @@ fd = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT)
 buffer = mmap.mmap(-1, 4096)
 base = int(open("/proc/self/maps").read().partition("-")[0], 16) if sys.argv[3] == "3" else 0  # ET_DYN
 variable = ctypes.c_void_p.from_address(base + int(sys.argv[2]))
-pages = mmap.mmap(-1, 8192)
-start = ctypes.addressof(ctypes.c_char.from_buffer(pages))
-ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + 4096), 4096, 0)
+pages, others = mmap.mmap(-1, 8192), mmap.mmap(-1, 8192)
+start, other = (ctypes.addressof(ctypes.c_char.from_buffer(one)) for one in (pages, others))
+for address in (start, other):
+    ctypes.CDLL(None).mprotect(ctypes.c_void_p(address + 4096), 4096, 0)
 texts = {
     "honest": ctypes.create_string_buffer(b"select 'honest' from t"),
     "binary": ctypes.create_string_buffer(bytes(range(1, 256)) * 8),
+    "long": ctypes.create_string_buffer("call ä({}, 'é')".format(", ".join(["ö"] * 100)).encode()),
+    "longest": ctypes.create_string_buffer(b"select " + b"b" * 2000),
     "escapes": ctypes.create_string_buffer(b"select '\\x1b[2J'"),
 }
 pages[3996:4096] = b"a" * 100
+others[3946:4096] = b"select " + b"c" * 142 + b"\\0"
 places = {name: ctypes.addressof(text) for name, text in texts.items()}
 changing = mmap.mmap(-1, 4096)
 changing[:8] = b"vacuum\\0\\0"
-places.update({"endless": start + 3996, "unmapped": 8, "kernel": 2**64 - 4096, "none": 0})
+places.update({"endless": start + 3996, "last": other + 3946, "unmapped": 8, "kernel": 2**64 - 4096, "none": 0})
 places["changing"] = ctypes.addressof(ctypes.c_char.from_buffer(changing))
 child = 0
 for line in sys.stdin:
@@ -181,6 +185,12 @@ for line in sys.stdin:
     os.preadv(fd, [buffer], 0)
     print("read", flush=True)
 """
+# Of several pieces, with other letters than those of ASCII, cut off, and with nothing in memory behind it.
+TEXTS = {
+    "long": f"call ä({', '.join(['ö'] * 100)}, ?)",
+    "longest": "select " + "b" * 1016,
+    "last": "select " + "c" * 142,
+}
 LIES = ("binary", "escapes", "endless", "unmapped", "kernel")
 CHANGES = 50
 HONEST = "select ? from t"
@@ -221,7 +231,7 @@ def test_servers_that_come_later_and_say_anything(disk: Disk, tmp_path: Path) ->
                 honest += 1
                 seen = trace.written().count('"kind":"interval"')
                 trace.wait_for('"kind":"interval"', "the next look", often=seen + 2)
-            for text in LIES:
+            for text in (*TEXTS, *LIES):
                 read(text)
             read("none")
             for _ in range(CHANGES):
@@ -234,6 +244,7 @@ def test_servers_that_come_later_and_say_anything(disk: Disk, tmp_path: Path) ->
     assert had[HONEST] > 0
     assert had[HONEST] + had.get("postgres", 0) == honest
     assert had[title] == 1
+    assert [had.get(text) for text in TEXTS.values()] == [1] * len(TEXTS)
     # A text that is another one when it is copied is none.
     changed = had.get("vacuum", 0) + had.get("commit", 0)
     assert had["unread"] + changed == len(LIES) + CHANGES

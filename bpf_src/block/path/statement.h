@@ -72,26 +72,33 @@ __noinline __u32 find_server(__u64 inode, __u64 size)
 	return SERVERS;
 }
 
-/* 0: it cannot be read, as the page is not in memory. */
+/*
+ * 0: it cannot be read, as the page is not in memory. What lies behind the text is read with it, as it takes longer to
+ * look for its end while copying; where that is not in memory, only the text is read.
+ */
 __noinline __u64 hash_text(__u64 text)
 {
+	/* One byte more for a NUL, also where a text is cut off. */
 	__u64 words[STATEMENT_PIECE / sizeof(__u64) + 1], hash = 0;
 	__u32 at, word;
-	long length;
+	bool ended;
 
 	for (at = 0; at < STATEMENT_BYTES; at += STATEMENT_PIECE) {
-		__builtin_memset(words, 0, sizeof(words));
-		/* With a NUL, also where a text is cut off. */
-		length = bpf_probe_read_user_str(
-			words, at + STATEMENT_PIECE < STATEMENT_BYTES ? STATEMENT_PIECE + 1 : STATEMENT_PIECE,
-			(void *)text + at);
-		if (length < 0)
+		if (bpf_probe_read_user(words, STATEMENT_PIECE, (void *)text + at) &&
+		    bpf_probe_read_user_str(words, STATEMENT_PIECE + 1, (void *)text + at) < 0)
 			return 0;
+		if (at == STATEMENT_BYTES - STATEMENT_PIECE)
+			words[STATEMENT_PIECE / sizeof(__u64) - 1] &= ~0ULL >> 8;
 #pragma unroll
-		for (word = 0; word < STATEMENT_PIECE / sizeof(__u64); word++)
+		for (word = 0; word < STATEMENT_PIECE / sizeof(__u64); word++) {
+			if (may_end(words[word])) {
+				__u64 letters = up_to_end(words[word], &ended);
+
+				if (ended)
+					return mix(hash, letters) | 1;
+			}
 			hash = mix(hash, words[word]);
-		if (length <= STATEMENT_PIECE)
-			break;
+		}
 	}
 	return hash | 1;
 }
@@ -200,12 +207,13 @@ static __always_inline void number_of_program(struct statement *statement, __u64
 static __always_inline void statement_of_task(struct statement *statement, __u64 *comm, bool unit)
 {
 	struct program program = {};
+	struct execution execution;
 	__u32 place = SERVERS;
 	__u64 text = 0;
 
-	current_program(&program);
-	if (unit && unit_of_task(statement, &program))
+	if (unit && unit_of_task(statement))
 		return;
+	current_program(&program);
 	if (program.inode)
 		place = find_server(program.inode, program.size);
 	if (place >= SERVERS) {
@@ -232,7 +240,11 @@ static __always_inline void statement_of_task(struct statement *statement, __u64
 	statement->row = text ? STATEMENT_ROW_STATEMENT : unit ? STATEMENT_ROW_IDLE : STATEMENT_ROW_TITLE;
 	if (!text && unit)
 		return;
-	statement->text = text ? text : program.title;
+	if (!text) {
+		current_execution(&execution);
+		text = execution.title;
+	}
+	statement->text = text;
 	statement->hash = hash_text(statement->text);
 	if (!statement->hash) {
 		statement->row = STATEMENT_ROW_UNREAD;

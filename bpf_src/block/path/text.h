@@ -8,8 +8,8 @@
 
 /* The length of text that is compared and kept, with a NUL: that of pg_stat_activity by default. */
 CONSTANT(STATEMENT_BYTES, 1024);
-/* The piece to read at a time: on the stack, which is private but small on older kernels. */
-CONSTANT(STATEMENT_PIECE, 64);
+/* Read at a time: on the stack, which is private but small on older kernels. */
+CONSTANT(STATEMENT_PIECE, 128);
 
 /* Kinds of rows by statement. */
 enum statement_row {
@@ -35,13 +35,11 @@ struct statement {
 /* In the place of the address of a text: the one that the probes have copied for the current task. */
 #define COPIED_TEXT 1
 
-/* The program of a process, and the addresses of its code and title. */
+/* The program of a process, by its file, and where its code begins. */
 struct program {
 	__u64 inode;
 	__u64 size;
 	__u64 code;
-	__u64 title;
-	__u64 started; /* the task: its id may be reused */
 };
 
 /* A kernel thread has none. */
@@ -60,8 +58,6 @@ static __always_inline void program_of(struct task_struct *task, struct program 
 	found->inode = FIELD(typed, inode, i_ino);
 	found->size = FIELD(typed, inode, i_size);
 	found->code = FIELD(typed, memory, start_code);
-	found->title = FIELD(typed, memory, arg_start);
-	found->started = FIELD(typed, task, start_time);
 }
 
 static __always_inline void current_program(struct program *found)
@@ -72,6 +68,29 @@ static __always_inline void current_program(struct program *found)
 		program_of((void *)bpf_get_current_task(), found, false);
 }
 
+/* Where the title of a process is, and when the task started, as its id may be reused. */
+struct execution {
+	__u64 title;
+	__u64 started;
+};
+
+static __always_inline void execution_of(struct task_struct *task, struct execution *found, bool typed)
+{
+	struct mm_struct *memory = FIELD(typed, task, mm);
+
+	found->title = memory ? FIELD(typed, memory, arg_start) : 0;
+	found->started = FIELD(typed, task, start_time);
+}
+
+static __always_inline void current_execution(struct execution *found)
+{
+	if (has_typed_task())
+		execution_of(bpf_get_current_task_btf(), found, true);
+	else
+		execution_of((void *)bpf_get_current_task(), found, false);
+}
+
+/* A text is hashed by its words, up to the one with its end, where zeros follow. */
 static __always_inline __u64 mix(__u64 hash, __u64 word)
 {
 	hash = (hash ^ word) * 0x9e3779b97f4a7c15ULL;

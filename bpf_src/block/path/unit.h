@@ -88,7 +88,7 @@ static __always_inline void copy_unit_text(void *regs, struct unit *unit, __u64 
 static __always_inline int on_unit_begin(void *regs)
 {
 	__u32 tid = bpf_get_current_pid_tgid();
-	struct program program = {};
+	struct execution execution;
 	struct unit *unit;
 	__u64 value;
 
@@ -99,9 +99,9 @@ static __always_inline int on_unit_begin(void *regs)
 		if (!unit)
 			return 0;
 	}
-	current_program(&program);
-	unit->title = program.title;
-	unit->started = program.started;
+	current_execution(&execution);
+	unit->title = execution.title;
+	unit->started = execution.started;
 	unit->row = STATEMENT_ROW_UNREAD;
 	if (unit_choice.known) {
 		if (!read_operand(regs, &unit_choice, &value))
@@ -133,30 +133,45 @@ static __always_inline int on_unit_end(void)
 	return 0;
 }
 
+#define UNIT_PIECE 64 /* hashed at a time */
+
 static __noinline __u64 hash_copied_text(struct unit *unit)
 {
 	__u64 hash = 0, *words;
-	__u32 at, word;
+	__u32 at, left, word;
 
 	if (!unit)
 		return 0;
-	for (at = 0; at < STATEMENT_BYTES; at += STATEMENT_PIECE) {
-		if (at > unit->length)
-			break;
+	left = unit->length;
+	for (at = 0; at < STATEMENT_BYTES; at += UNIT_PIECE) {
 		words = (void *)unit->text + at;
+		if (left < UNIT_PIECE)
+			break;
+		left -= UNIT_PIECE;
 #pragma unroll
-		for (word = 0; word < STATEMENT_PIECE / sizeof(__u64); word++)
+		for (word = 0; word < UNIT_PIECE / sizeof(__u64); word++)
 			hash = mix(hash, words[word]);
+	}
+	/* It ends in one of these. */
+#pragma unroll
+	for (word = 0; word < UNIT_PIECE / sizeof(__u64); word++) {
+		hash = mix(hash, words[word]);
+		if (left < (word + 1) * sizeof(__u64))
+			break;
 	}
 	return hash | 1;
 }
 
-static __always_inline bool unit_of_task(struct statement *statement, struct program *program)
+static __always_inline bool unit_of_task(struct statement *statement)
 {
 	__u32 tid = bpf_get_current_pid_tgid();
 	struct unit *unit = bpf_map_lookup_elem(&units, &tid);
+	struct execution execution;
 
-	if (!unit || !unit->row || unit->title != program->title || unit->started != program->started)
+	if (!unit || !unit->row)
+		return false;
+	current_execution(&execution);
+	if (unit->title != execution.title || unit->started != execution.started)
 		return false;
 	statement->row = unit->row;
 	if (unit->row == STATEMENT_ROW_NUMBER) {

@@ -18,7 +18,7 @@ from wptrace.flows.io.parts.units import Units
 from wptrace.model.kind import NOBODY, OTHERS, Comm
 
 OPERATIONS = KINDS[STATEMENT][0]
-PIECE, SIZE = 64, 1024
+SIZE = 1024
 
 
 class Texts:
@@ -55,7 +55,7 @@ class Rows(texts.Texts):
 
     def word(self, text: bytes, row: str = "statement") -> int:
         """Return the number of a text that records have."""
-        return self._word(hash_of(text, PIECE, SIZE), self._rows_of.index(row))
+        return self._word(hash_of(text, SIZE), self._rows_of.index(row))
 
     def come(self, text: bytes, kept: bytes | None = None) -> None:
         """Another statement is in the table."""
@@ -64,7 +64,7 @@ class Rows(texts.Texts):
         known = {
             "taken": 1,
             "known": 3,
-            "key.id": hash_of(text, PIECE, SIZE),
+            "key.id": hash_of(text, SIZE),
             "key.more": self._rows_of.index("statement"),
         }
         data = layout.struct.pack(*(known.get(name, 0) for name in layout.fields))
@@ -77,7 +77,7 @@ class Rows(texts.Texts):
         """The label of another owner that has the hash of a text."""
         self._last += 1
         self._obj.maps["statement_texts"].kept[self._last - 1] = text if kept is None else kept  # type: ignore[attr-defined]
-        key = {"key.id": hash_of(text, PIECE, SIZE), "key.more": self._rows_of.index(row)}
+        key = {"key.id": hash_of(text, SIZE), "key.more": self._rows_of.index(row)}
         letters = {f"key.comm[{half}]": int.from_bytes(text[8 * half :][:8], "little") for half in range(2)}
         return self._named(self._last, {**key, **letters})
 
@@ -108,7 +108,6 @@ class UnitRows(Units):
 @pytest.fixture(scope="module")
 def obj() -> Iterator[BpfObject]:
     with open_object("io_path") as found:
-        assert found.constants["STATEMENT_PIECE"] == PIECE
         assert found.constants["STATEMENT_BYTES"] == SIZE
         yield found
 
@@ -145,8 +144,8 @@ def test_units_without_a_label_of_their_own(obj: BpfObject) -> None:
 
 def test_a_unit_of_no_characters(obj: BpfObject) -> None:
     rows = UnitRows(obj, Unit("jobs", "jobs"))
-    assert rows.both("statement", hash_of(b"", PIECE, SIZE)) == NO_UNIT
-    assert rows.both("statement", hash_of(b"x", PIECE, SIZE)) == UNREAD
+    assert rows.both("statement", hash_of(b"", SIZE)) == NO_UNIT
+    assert rows.both("statement", hash_of(b"x", SIZE)) == UNREAD
 
 
 def test_texts_that_are_none(obj: BpfObject) -> None:
@@ -209,6 +208,6 @@ def test_too_many_rows(obj: BpfObject) -> None:
 @pytest.mark.parametrize("length", [1, 63, 64, 65, 128, 1023, 1024, 1025])
 def test_hashes_of_texts_of_any_length(length: int) -> None:
     text = b"a" * length
-    found = {hash_of(text, PIECE, SIZE), hash_of(text + b"b", PIECE, SIZE), hash_of(b"b" + text, PIECE, SIZE)}
+    found = {hash_of(text, SIZE), hash_of(text + b"b", SIZE), hash_of(b"b" + text, SIZE)}
     assert len(found) == (3 if length < SIZE - 1 else 2)
     assert all(one & 1 for one in found)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from collections import Counter, OrderedDict
-from itertools import islice
 from typing import Any
 
 from wptrace.analysis import statements
@@ -99,7 +98,7 @@ class Texts(Owners):
         size = self._obj.constants["STATEMENT_BYTES"]
         text = b"" if memory is None else bytes(memory).split(b"\0", 1)[0]
         # If it could not be read, or has changed meanwhile, the hash differs.
-        if hash_of(text, self._obj.constants["STATEMENT_PIECE"], size) != hash_in_key:
+        if hash_of(text, size) != hash_in_key:
             return UNREAD
         if not text:
             return self.empty
@@ -163,11 +162,11 @@ class Texts(Owners):
             del self._sharing[label]
 
 
-def hash_of(text: bytes, piece: int, size: int) -> int:
-    """The hash that programs compute: over pieces, the last one padded with zeros, with at least one."""
+def hash_of(text: bytes, size: int) -> int:
+    """The hash that programs compute: over words, up to the one that has the NUL."""
     text = text[: size - 1]
-    pieces, found = len(text) // piece + 1, 0
-    for (word,) in islice(struct.iter_unpack("<Q", text.ljust(size, b"\0")), pieces * piece // 8):
+    found = 0
+    for (word,) in struct.iter_unpack("<Q", text.ljust(len(text) // 8 * 8 + 8, b"\0")):
         found = (found ^ word) * _FACTOR & _ALL_BITS
         found ^= found >> 32
     return found | 1
