@@ -75,7 +75,7 @@ def _name(flow: type[Flow]) -> str:
 
 # Subsets of the same programs: other tests load on each kernel those that are chosen there.
 @pytest.mark.one_kernel
-@pytest.mark.parametrize("name", [PathFlow.without_options, PathFlow.with_recorder])
+@pytest.mark.parametrize("name", [PathFlow.without_options, PathFlow.with_rows, PathFlow.with_recorder])
 def test_every_program_loads_without_options(name: str, pytestconfig: pytest.Config) -> None:
     _loads(PathFlow, name, name, pytestconfig)
 

@@ -15,7 +15,11 @@
 #include "block/path/hidden.h"
 #include "block/path/owner.h"
 
+#ifdef ROWS
+const volatile bool neighbours;
+#else
 OPTION(neighbours, false);
+#endif
 
 /* Shorter waits do not count and are not reported. */
 CONSTANT(NEIGHBOUR_WAIT_NS, 10000);

@@ -77,9 +77,9 @@ static __always_inline struct owner *owner_at(__u32 place)
 
 /*
  * Reads the kind of owner once: each read takes two instructions, even if the verifier knows the value. Files and
- * statements take more code than all others together, so the object without options lacks them.
+ * statements take more code than all others together, so the object without options lacks them, unless it is for such ROWS.
  */
-#ifdef PLAIN
+#if defined(PLAIN) && !defined(ROWS)
 #define BY_FILE(by) false
 #define BY_STATEMENT(by) false
 #else

@@ -53,6 +53,8 @@ class Part:
     """Hooks that serve no stage."""
     needs_options = False
     """Whether it needs what the object without options lacks."""
+    needs_rows = False
+    """The same of rows whose owners the programs name, and of neighbours."""
 
     ring: Ring | None = None
     """The ring of its records, if it supplies the flow's."""

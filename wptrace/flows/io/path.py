@@ -65,7 +65,7 @@ class PathFlow(DeviceFlow):
     name = "io"
     level = "path"
     object = "io_path"
-    without_options, with_recorder = "io_path_plain", "io_path_recorder"
+    without_options, with_rows, with_recorder = "io_path_plain", "io_path_rows", "io_path_recorder"
     kinds: tuple[Kind, ...] = KINDS
     verdict_kinds: tuple[Kind, ...] = (OPERATION, REQUEST)
     follows_operations = True
@@ -150,10 +150,11 @@ class PathFlow(DeviceFlow):
 
     @property
     def _object(self) -> str:
-        """The object without options if it is sufficient, because its programs are smaller."""
-        if self._options.filter or any(part.needs_options for part in self._parts):
+        """The smallest object that is sufficient."""
+        rows, recorder = any(part.needs_rows for part in self._parts), self._options.recorder is not None
+        if self._options.filter or any(part.needs_options for part in self._parts) or (rows and recorder):
             return self.object
-        return self.without_options if self._options.recorder is None else self.with_recorder
+        return self.with_rows if rows else self.with_recorder if recorder else self.without_options
 
     def start(self, reader: Reader) -> Start:
         # Measured before any program is loaded. If it is not permitted, loading will fail with the reason.

@@ -26,7 +26,7 @@ NOTE = "operations and hits of the page cache are not seen at this level, nor th
 
 class RequestFlow(PathFlow):
     level = "request"
-    without_options = with_recorder = PathFlow.object
+    without_options = with_rows = with_recorder = PathFlow.object
     kinds = REQUEST_KINDS
     verdict_kinds = (REQUEST,)
     follows_operations = False

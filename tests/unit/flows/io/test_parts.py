@@ -85,24 +85,28 @@ def test_only_traces_without_options_and_filters_have_a_smaller_object(tmp_path:
     assert plain == {"", "owners"}
     (tmp_path / "jobs").write_bytes(elf([(1, ADDRESS, 8)], b"\0current\0", type=1))
     unit = Unit("jobs", str(tmp_path / "jobs"), variable="current")
-    named = {by for by in BY if PathFlow(Options(by=by, unit=unit))._object == "io_path"}
+    named = {by for by in BY if PathFlow(Options(by=by, unit=unit))._object == "io_path_rows"}
     assert named == {"file", "dir", "statement", "unit"}
+    assert PathFlow(Options(by="cgroup", neighbours=True))._object == "io_path_rows"
+    assert PathFlow(Options(by="file", slow_ns=1))._object == "io_path"
     assert PathFlow(Options(filter=Filter(op="read")))._object == "io_path"
     size = RecorderSize.of_time(10**9)
     assert PathFlow(Options(recorder=size, by="process"))._object == "io_path_recorder"
+    assert PathFlow(Options(recorder=size, by="file"))._object == "io_path"
     assert PathFlow(Options(recorder=size, slow_ns=1))._object == "io_path"
     assert RequestFlow(Options(recorder=size))._object == "io_path"
     assert RequestFlow(Options())._object == "io_path"
 
 
-@pytest.mark.parametrize("smaller", ["io_path_plain", "io_path_recorder"])
+@pytest.mark.parametrize("smaller", ["io_path_plain", "io_path_rows", "io_path_recorder"])
 def test_a_smaller_object_has_all_but_the_options(smaller: str) -> None:
     """Programs, tables and layouts are the same, because Python takes one object for the other."""
     with open_object("io_path") as whole, open_object(smaller) as plain:
         assert whole.progs.keys() == plain.progs.keys()
         assert whole.maps.keys() == plain.maps.keys()
         options = set(dir(whole.rodata)) - set(dir(plain.rodata))
-        assert options == set().union(*ON.values()) - {"owner_by"} | {"recording", "requests_alone", "watches_remote"}
+        kept = {"owner_by", *(["neighbours"] if smaller == "io_path_rows" else [])}
+        assert options == set().union(*ON.values()) - kept | {"recording", "requests_alone", "watches_remote"}
         assert set(dir(whole.bss)) - set(dir(plain.bss)) == {"filtering"}
         for name in ("op_state", "bio_state", "done", "owner", "only_cell", "request_cell"):
             assert whole.struct(name).size == plain.struct(name).size

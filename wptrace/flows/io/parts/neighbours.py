@@ -19,7 +19,7 @@ from wptrace.model.report import BYTES, Counters
 class Neighbours(Part):
     """Sums of rows that the kernel creates; they only grow."""
 
-    needs_options = True
+    needs_rows = True
 
     def __init__(self, owners: Owners, top: int = 0) -> None:
         super().__init__()

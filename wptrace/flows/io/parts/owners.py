@@ -139,7 +139,7 @@ class Owners(Part):
         super().__init__()
         self.by, self._top, self._rows = by, top, rows
         self.kinds = KINDS[by]
-        self.needs_options = by in _NAMED_BY_PROGRAMS
+        self.needs_rows = by in _NAMED_BY_PROGRAMS
         self._cgroups = cgroups if by == CGROUP else None
         self._labels: dict[int, Any] = {0: NOBODY}
         self._known: set[int] = set()
