@@ -160,7 +160,7 @@ static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_k
 		return 0;
 	}
 	if (neighbours && !above)
-		look_at_columns(state, NULL);
+		look_when_queued(state);
 	if (keeps_records())
 		note_submitter(state);
 	if (watches_interference() || requests_alone)

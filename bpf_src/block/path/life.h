@@ -205,7 +205,7 @@ static __always_inline int on_request_requeue(struct request *rq, bool trusted)
 	struct bio_state *state = first_of(rq, false, trusted);
 
 	if (neighbours)
-		leave_device(number_of((__u64)rq), 0, false);
+		leave_device(number_of((__u64)rq), false);
 	if (!state || state->kind == BIO_KIND_ABOVE)
 		return 0;
 	ONE_MORE(state->done.events.requeues);

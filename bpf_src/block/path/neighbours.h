@@ -241,14 +241,12 @@ static __always_inline void leave_column(struct occupant *one, __u64 now)
 }
 
 /* At the end, or when it is requeued. */
-__noinline int leave_device(__u64 rq, __u64 now, bool ended)
+static __always_inline void leave(__u64 rq, __u64 now, bool ended)
 {
 	struct occupant *one = find_occupant(rq);
 
 	if (!one)
-		return 0;
-	if (!now)
-		now = bpf_ktime_get_ns();
+		return;
 	leave_column(one, now);
 	if (ended)
 		add_to_neighbour(neighbour_key(NEIGHBOUR_ROW_HAD + one->op, 0, one->owner, one->slot),
@@ -256,13 +254,19 @@ __noinline int leave_device(__u64 rq, __u64 now, bool ended)
 	one->inside = false;
 	barrier();
 	one->rq = 0;
+}
+
+/* For places where this is rarely called. */
+__noinline int leave_device(__u64 rq, bool ended)
+{
+	leave(rq, bpf_ktime_get_ns(), ended);
 	return 0;
 }
 
 /* The arguments packed into a scalar: a function takes at most five. */
 #define ASKED(bytes, op) ((__u64)(op) << 32 | (__u32)(bytes))
 
-__noinline int enter_device(__u64 rq, __u32 slot, __u32 owner, __u64 now, __u64 asked)
+static __always_inline void enter_device(__u64 rq, __u32 slot, __u32 owner, __u64 now, __u64 asked)
 {
 	struct occupant *one;
 	__u32 column, place;
@@ -270,7 +274,7 @@ __noinline int enter_device(__u64 rq, __u32 slot, __u32 owner, __u64 now, __u64 
 	one = claim_occupant(rq, &place);
 	if (!one) {
 		COUNT(loss[PATH_CAUSE_NEIGHBOUR_FULL]);
-		return 0;
+		return;
 	}
 	/* It is issued again, or its end was not seen. */
 	if (one->inside)
@@ -283,19 +287,17 @@ __noinline int enter_device(__u64 rq, __u32 slot, __u32 owner, __u64 now, __u64 
 	one->column = column;
 	one->op = asked >> 32;
 	if (owner && owner < OWNER_OTHERS) {
-		owner_at(owner - 1)->last_bytes = one->bytes;
-		owner_at(owner - 1)->last_op = one->op;
+		owner_at(owner - 1)->last_bytes = asked;
+		owner_at(owner - 1)->last_op = asked >> 32;
 	}
 	COUNT_MORE(occupancy_at(slot)->words[column_at(column)], 1 - (now << 16));
 	one->inside = true;
-	return 0;
 }
 
 /* --- Neighbours of a request -------------------------------------------------------------------------------------- */
 
 /* For each slot of `bios`: the words at Q and D, and after the end the use of each column in between. */
 struct watch {
-	__u64 rq;
 	__u64 queued; /* of the request that made these reads */
 	__u64 issued;
 	__u64 wait[NEIGHBOUR_COLUMNS];
@@ -323,13 +325,6 @@ static __always_inline struct watch *watch_of(struct bio_state *state)
 	return bpf_map_lookup_elem(&watches, &place);
 }
 
-/* As `number_of`: a pointer that was in a map is a scalar. */
-static __always_inline __u64 number_in(struct watch *watch, struct request *rq)
-{
-	*(volatile __u64 *)&watch->rq = (__u64)rq;
-	return *(volatile __u64 *)&watch->rq;
-}
-
 /* Not copied in one piece: the words change meanwhile. */
 #define LOOK_AT(words, into) \
 	do { \
@@ -344,48 +339,57 @@ static __always_inline __u64 number_in(struct watch *watch, struct request *rq)
 		_Static_assert(NEIGHBOUR_COLUMNS == 8, "each is copied"); \
 	} while (0)
 
-/* At Q, and at D as a request; returns the number of the owner, or 0. */
-static __noinline __u64 look_at_columns(struct bio_state *state, struct request *rq)
+static __always_inline bool has_waited(struct times *times)
+{
+	return times->issued - times->queued >= NEIGHBOUR_WAIT_NS;
+}
+
+/* At Q. */
+static __noinline int look_when_queued(struct bio_state *state)
 {
 	struct watch *watch;
-	__u64 *words;
 
 	if (!state)
 		return 0;
 	watch = watch_of(state);
 	if (!watch)
 		return 0;
-	words = occupancy_at(state->done.slot)->words;
 	watch->met = false;
-	if (!rq) {
-		watch->queued = state->done.times.queued;
-		LOOK_AT(words, watch->wait);
-		return 0;
-	}
-	watch->issued = state->done.times.issued;
-	LOOK_AT(words, watch->device);
-	return number_in(watch, rq);
+	watch->queued = state->done.times.queued;
+	LOOK_AT(occupancy_at(state->done.slot)->words, watch->wait);
+	return 0;
 }
 
-/* Before it is in flight itself. */
-static __always_inline void look_when_issued(struct request *rq, struct bio_state *state, bool trusted)
-{
-	__u64 number = look_at_columns(state, rq);
-	__u64 asked = ASKED(FIELD(trusted, rq, __data_len), request_op(FIELD(trusted, rq, cmd_flags)));
-
-	if (number)
-		enter_device(number, state->done.slot, state->owner, state->done.times.issued, asked);
-}
-
-/* At C. */
-static __noinline int leave_with(struct bio_state *state, struct request *rq)
+/* At D, before it is in flight itself. Who had the device is only told of those that waited, and of records. */
+static __noinline int enter_with(struct bio_state *state, __u64 rq, __u64 asked)
 {
 	struct watch *watch;
 
 	if (!state)
 		return 0;
-	watch = watch_of(state);
-	return watch ? leave_device(number_in(watch, rq), state->done.times.completed, true) : 0;
+	if (has_waited(&state->done.times) || keeps_records()) {
+		watch = watch_of(state);
+		if (!watch)
+			return 0;
+		watch->met = false;
+		watch->issued = state->done.times.issued;
+		LOOK_AT(occupancy_at(state->done.slot)->words, watch->device);
+	}
+	enter_device(rq, state->done.slot, state->owner, state->done.times.issued, asked);
+	return 0;
+}
+
+static __always_inline void look_when_issued(struct request *rq, struct bio_state *state, bool trusted)
+{
+	enter_with(state, (__u64)rq, ASKED(FIELD(trusted, rq, __data_len), request_op(FIELD(trusted, rq, cmd_flags))));
+}
+
+/* At C. */
+static __noinline int leave_with(struct bio_state *state, __u64 rq)
+{
+	if (state)
+		leave(rq, state->done.times.completed, true);
+	return 0;
 }
 
 /* Another bio represents the request; its own wait began elsewhere. */
@@ -496,11 +500,6 @@ __noinline int count_met(__u32 place)
 	count_neighbour(neighbour_key(NEIGHBOUR_ROW_WAITED, own, 0, slot),
 			state->done.times.issued - state->done.times.queued, 0);
 	return 0;
-}
-
-static __always_inline bool has_waited(struct times *times)
-{
-	return times->issued - times->queued >= NEIGHBOUR_WAIT_NS;
 }
 
 __noinline int meet_columns(__u32 place)

@@ -60,7 +60,7 @@ static __noinline struct bio_state *take_unqueued(struct request *rq, __u32 slot
 	if (following)
 		written_by(state)->dirtied_ns = 0;
 	if (neighbours)
-		look_at_columns(state, NULL);
+		look_when_queued(state);
 	if (keeps_records()) {
 		note_submitter(state);
 		__builtin_memset(state->comm, 0, sizeof(state->comm));
@@ -232,7 +232,7 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 		return complete_part(number_of((__u64)rq), bytes, error);
 	state = state_of(rq, trusted);
 	if (neighbours && (!state || state->untimed))
-		leave_device(number_of((__u64)rq), 0, true);
+		leave_device(number_of((__u64)rq), true);
 	if (!state) {
 		__u32 place;
 
@@ -273,7 +273,7 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 	fill_in(&done->times, FIELD(trusted, rq, start_time_ns));
 	if (neighbours && !late) {
 		meet_neighbours(state);
-		leave_with(state, rq);
+		leave_with(state, (__u64)rq);
 	}
 	if (keeps_records())
 		done->cpus.complete = bpf_get_smp_processor_id();
