@@ -315,9 +315,11 @@ def parse(text: str, file: str, make: Make) -> Config:
     """Parse a configuration, or raise ConfigError. Devices and filters are looked up, but nothing is traced yet."""
     reader = _Reader(source.tables(text, file), Places(text), make)
     found = reader.config(file)
-    if reader.faults:
-        error = AbsentConfigError if len(reader.faults) == reader.absent else ConfigError
-        raise error(file, sorted(reader.faults, key=lambda fault: fault.place)[:_MOST_FAULTS])
+    faults = sorted(reader.faults, key=lambda fault: fault.place)[:_MOST_FAULTS]
+    if len(reader.faults) > reader.absent:
+        raise ConfigError(file, faults)
+    if faults:
+        raise AbsentConfigError(file, faults)
     return found
 
 
