@@ -908,6 +908,7 @@ def vmstat(name: str) -> int:
 
 
 _FREE, _CACHED = 64 << 20, 256 << 20
+TRIES = 5
 
 
 @contextmanager
@@ -937,30 +938,31 @@ def kswapd_yields() -> Iterator[None]:
 
 @pytest.mark.guest
 def test_a_reader_waits_for_memory_of_the_machine(path_flow: Running, throttled: Disk, tmp_path: Path) -> None:
-    """Where too little is free for a page that is to be read, kswapd has to find some first."""
-    with mounted(throttled, "ext4", tmp_path / "mounted") as top:
+    """Where too little is free for a page that is to be read, kswapd has to find some first.
+
+    It may find enough before the reader asks, as others ask as well: then the file is read again.
+    """
+    stacks: list[list[str]] = []
+    with mounted(throttled, "ext4", tmp_path / "mounted") as top, opened(top / "file") as fd:
         written(top / "file", 4 << 20)
-        Path("/proc/sys/vm/drop_caches").write_text("1\n")
         flow = path_flow.aim(throttled)
-        with (
-            opened(top / "file", os.O_RDONLY) as fd,
-            threshold(flow, ALWAYS),
-            crowded(top / "cache"),
-            # The alternative is that it has found enough before the reader asks for its first page.
-            kswapd_yields(),
-            flow.window() as reported,
-        ):
-            # A task that wants a page has to wait for kswapd where less than half of this is free.
-            free = meminfo("MemFree")
-            wanted = 2 * free + (16 << 20)
-            assert wanted < free + _CACHED * 3 // 4
-            before = vmstat("allocstall")
-            with setting(Path("/proc/sys/vm/min_free_kbytes"), str(wanted >> 10)):
-                os.pread(fd, 4 << 20, 0)
-            stalls = vmstat("allocstall") - before
-    exact(reported)
+        for _ in range(TRIES):
+            Path("/proc/sys/vm/drop_caches").write_text("1\n")
+            with threshold(flow, ALWAYS), crowded(top / "cache"), kswapd_yields(), flow.window() as reported:
+                # A task that wants a page has to wait for kswapd where less than half of this is free.
+                free = meminfo("MemFree")
+                wanted = 2 * free + (16 << 20)
+                assert wanted < free + _CACHED * 3 // 4
+                before = vmstat("allocstall")
+                with setting(Path("/proc/sys/vm/min_free_kbytes"), str(wanted >> 10)):
+                    os.pread(fd, 4 << 20, 0)
+                stalls = vmstat("allocstall") - before
+            exact(reported)
+            stacks = [wait["stack"] for _, wait in waits(reported, "read") if wait["reason"] == "memory"]
+            if stacks:
+                break
     assert stalls > 0
-    (stack,) = [wait["stack"] for _, wait in waits(reported, "read") if wait["reason"] == "memory"]
+    (stack,) = stacks
     assert "throttle_direct_reclaim" in stack
 
 
