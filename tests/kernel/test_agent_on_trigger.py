@@ -179,7 +179,8 @@ def test_the_folder_limits_the_file_of_a_run(disk: Disk, tmp_path: Path) -> None
         assert "; it ended early: its file has reached the limit of the folder (keep, daily)" in heard
         status = agent.ready
         assert loaded(status)["failed"] == 0
-        assert scrape(status, disk, seen) == seen
+        # Of so many, a busy hardened kernel hides the ends of some (docs/kernels.md).
+        assert 0.999 * seen <= scrape(status, disk) <= seen
         pull(agent, "other")
         assert "enough was dumped in the last 24 hours (daily)" in heard_until(agent, "does not load")
         assert loaded(status)["daily"] == 1
