@@ -3,7 +3,7 @@
 
 A request waits for those that its device had before it, so what was under way then says more than what ended
 meanwhile. It began with the first of those that were slow before it and follow one another closely: with no longer a
-pause than the slowest itself took.
+pause than the slowest itself took. It lasted until the last of those that followed it in the same way.
 
 If all others of its kind came with it, their median says how long it takes while it is slow, and not how long as a
 rule. Then the median of other operations before them is all there is to compare with; it is no measure for this kind,
@@ -174,7 +174,9 @@ class _Look(NamedTuple):
             whole.begin_ns + wall_ns,
             shown,
             others,
-            None if beginning is None else beginning._replace(begin_ns=beginning.begin_ns + wall_ns),
+            None
+            if beginning is None
+            else beginning._replace(begin_ns=beginning.begin_ns + wall_ns, until_ns=beginning.until_ns + wall_ns),
             left,
             before,
         )
@@ -292,7 +294,8 @@ class _Look(NamedTuple):
             limits[op] = _NEVER
         least = [limits[one.op] for one in self.names]
         before = [one for one in parts if one.begin_ns <= slowest.begin_ns]
-        slow = [one for one in before if one.ns >= least[self.columns.alike[one.at]]]
+        every = [one for one in parts if one.ns >= least[self.columns.alike[one.at]]]
+        slow = [one for one in every if one.begin_ns <= slowest.begin_ns]
         first = slowest
         for one in sorted(slow, key=lambda one: -one.end_ns):
             if one.end_ns < first.begin_ns - slowest.ns:
@@ -301,6 +304,11 @@ class _Look(NamedTuple):
                 first = one
         if first is slowest and not known:
             return None
+        after, until_ns = 0, slowest.end_ns
+        for one in sorted(every, key=lambda one: one.begin_ns)[len(slow) :]:
+            if one.begin_ns > until_ns + slowest.ns:
+                break
+            after, until_ns = after + 1, max(until_ns, one.end_ns)
         name = self._name(first.at, op)
         return Beginning(
             first.begin_ns,
@@ -309,6 +317,8 @@ class _Look(NamedTuple):
             first.ns,
             sum(one.begin_ns >= first.begin_ns for one in slow) + 1,
             sum(one.begin_ns >= first.begin_ns for one in before) + 1,
+            after,
+            until_ns,
         )
 
 

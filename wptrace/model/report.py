@@ -164,6 +164,10 @@ class Beginning(NamedTuple):
     """How many were slow from then on, up to the slowest,"""
     among: int
     """of so many."""
+    after: int
+    """How many slow ones followed the slowest without a pause,"""
+    until_ns: int
+    """and the time of day at which the last of all ended."""
 
 
 class Incident(NamedTuple):

@@ -77,12 +77,16 @@ def test_the_first_of_those_that_were_slow_without_a_pause() -> None:
     add(made, later + 41 * MS, 900 * US)
     add(made, later + 60 * MS, 45 * MS, who="other")
     slow = add(made, later + 110 * MS, 60 * MS)
-    usual(made, 20, later + 200 * MS)
+    # From the end of the one before, the pause is as long as the slowest, and then longer.
+    add(made, later + 230 * MS, 30 * MS)
+    last = add(made, later + 240 * MS, 50 * MS)
+    add(made, later + 350 * MS + 1, 40 * MS)
+    usual(made, 20, later + 400 * MS)
     incident = found(made)
     assert (incident.event, incident.dev, incident.part, incident.part_ns) == (slow, "sda", DEVICE, 60 * MS)
     assert incident.usual_ns == 900 * US
     assert incident.moment_ns == NOON + later + 110 * MS
-    assert incident.beginning == Beginning(first.start_ns, "write", "backup[7]", 40 * MS, 3, 4)
+    assert incident.beginning == Beginning(first.start_ns, "write", "backup[7]", 40 * MS, 3, 4, 2, last.end_ns)
 
 
 def test_who_was_there_and_who_came_later() -> None:

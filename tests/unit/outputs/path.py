@@ -212,7 +212,9 @@ def incident(event: Event, **changes: Any) -> Incident:
         UnderWay("backup[812]", "write", 30, 30 << 20, 12, 4, 4 << 20),
         UnderWay("kworker/u8:1[71]", "write", 0, 0, 0, 1, 4096),
     ]
-    beginning = Beginning(queued_ns - 400 * 1_000_000, "write", "backup[812]", 2100 * US, 43, 2210)
+    beginning = Beginning(
+        queued_ns - 400 * 1_000_000, "write", "backup[812]", 2100 * US, 43, 2210, 7, queued_ns + 300 * 1_000_000
+    )
     return Incident(
         event, "nvme0n1", "device", USUAL["device"], 90 * US, queued_ns, under_way, None, beginning
     )._replace(**changes)

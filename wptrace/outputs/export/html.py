@@ -163,6 +163,7 @@ class HtmlExport(Export):
             "moment": incident.moment(found, False),
             "queued": ms(found.moment_ns - since_ns),
             "begin": None if found.beginning is None else ms(found.beginning.begin_ns - since_ns),
+            "until": None if found.beginning is None else ms(found.beginning.until_ns - since_ns),
             "rows": [_under_way(one) for one in found.under_way],
             "others": None if found.others is None else _under_way(found.others),
             "left": found.left,

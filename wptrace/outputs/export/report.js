@@ -184,8 +184,8 @@ function incident() {
 	const one = found.event, begin = Math.min(found.begin ?? found.queued, found.queued);
 	const [what, ...lines] = found.lines;
 	const around = el("button", { id: "around", onclick: () => {
-		const span = Math.max(one.end - begin, 1);
-		look({ range: [Math.max(begin - span, D.columns[0][0]), Math.min(one.end + span / 2, D.columns[D.columns.length - 1][1])] });
+		const end = Math.max(one.end, found.until ?? one.end), span = Math.max(end - begin, 1);
+		look({ range: [Math.max(begin - span, D.columns[0][0]), Math.min(end + span / 2, D.columns[D.columns.length - 1][1])] });
 		document.getElementById("heat").scrollIntoView({ block: "center" });
 	} }, "show its time");
 	const count = (at) => [(row) => row[at], (row) => (row[at] ? number(row[at]) : "")], bytes = (at) => [(row) => row[at], (row) => (row[at] ? size(row[at]) : "")];

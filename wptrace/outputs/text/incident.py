@@ -95,9 +95,11 @@ def beginning(found: Incident, dates: bool) -> str:
     who = f"{first.op} by {printable(first.owner)}" if first.owner else first.op
     took = f"{units.duration(first.ns)} {WHERE[found.part]}"
     at = clock_time(first.begin_ns, dates)
+    after = f"; {first.after:,} more after it, until {clock_time(first.until_ns, dates)}" if first.after else ""
     if first.slow == 1:
-        return f"it is the first that was slow, since {at}"
-    return f"slow since {at}: the first was a {who}, {took}; up to this one {first.slow:,} of {first.among:,} were slow"
+        return f"it is the first that was slow, since {at}{after}"
+    slow = f"{first.slow:,} of {first.among:,} were slow"
+    return f"slow since {at}: the first was a {who}, {took}; up to this one {slow}{after}"
 
 
 def longest_stage(event: Event) -> str:

@@ -127,6 +127,10 @@ def test_the_incident_of_a_dump(tmp_path: Path) -> None:
     assert made["rows"][0] == ["backup[812]", "write", 30, 30 << 20, 12, 4, 4 << 20]
     assert (made["others"][5], made["left"]) == (1, 9)
     assert made["queued"] - made["begin"] == pytest.approx(400)
+    assert made["until"] - made["queued"] == pytest.approx(300)
+    assert re.fullmatch(
+        r"slow since .*; up to this one 43 of 2,210 were slow; 7 more after it, until \S+", made["lines"][2]
+    )
     assert made["event"]["end"] - made["queued"] == pytest.approx((event.total_ns - path.USUAL["fs"]) / MS)
     assert "incident: nvme0n1 read operation of" in found["text"]
     none = reported(
