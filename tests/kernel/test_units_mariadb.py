@@ -13,7 +13,7 @@ from tests.kernel.loads import mounted
 from tests.kernel.mariadb import Client, server
 from tests.kernel.test_owners import exact
 from tests.kernel.test_statements import read_bytes
-from tests.kernel.trace import Trace
+from tests.kernel.trace import Trace, wait_until
 from tests.thorough import only_all
 
 pytestmark = pytest.mark.one_kernel
@@ -48,6 +48,8 @@ def test_what_statements_read(version: str, disk: Disk, tmp_path: Path) -> None:
     with mounted(disk, "ext4", tmp_path / "files") as folder, server(folder / "mariadb", version) as (path, pid):
         client = Client(path)
         fill(client)
+        # Threads that purge what is not needed any more read pages of the table. That of 10.5 keeps some.
+        wait_until(lambda: version == "10.5" or client.status("Innodb_history_list_length") == 0, "the end of purging")
         with Trace("--dev", disk.name, "--by=unit", "--unit=mariadb", f"--program=/proc/{pid}/exe", "--top=0") as trace:
             before = client.status("Innodb_data_read")
 
@@ -73,7 +75,8 @@ def test_what_statements_read(version: str, disk: Disk, tmp_path: Path) -> None:
     exact(trace.summary)
     found = read_bytes(trace.summary)
     assert read[SCAN] > ROWS * WIDTH
-    assert read[EXECUTED] > 0
+    # What 10.5 purges meanwhile may bring all pages.
+    assert read[EXECUTED] > 0 or version == "10.5"
     named = {name: found.get(name, 0) for name in read}
     # What 10.5 reads ahead, which its threads do.
     assert sum(named.values()) + found.get("no unit", 0) == sum(read.values())
