@@ -125,9 +125,14 @@ def test_it_traces_what_the_file_says_until_it_is_ended(disk: Disk, tmp_path: Pa
 # --- Reloads ----------------------------------------------------------------------------------------------------------
 
 
+def metrics_address(status: str) -> str:
+    (found,) = re.findall(r"metrics at http://(\S+?)/metrics", status)
+    return str(found)
+
+
 def scrape(status: str, disk: Disk, made: int = 0) -> float:
     """Return how many reads of a disk the metrics count; `made` is how many fio has made."""
-    (address,) = re.findall(r"metrics at http://(\S+?)/metrics", status)
+    address = metrics_address(status)
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE) as answer:
         text = answer.read().decode()
     lost = re.findall(r'^wptrace_loss_total\{.*cause="(\w+)"\} (.+)$', text, re.M)
@@ -190,15 +195,10 @@ def test_reloads_lose_nothing(disk: Disk, tmp_path: Path) -> None:
 # --- Prometheus -------------------------------------------------------------------------------------------------------
 
 
-def free_address() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return f"127.0.0.1:{taken.getsockname()[1]}"
-
-
 @contextmanager
 def prometheus(folder: Path, target: str, more: str = "") -> Iterator[Callable[..., Any]]:
     """A Prometheus that scrapes the target twice a second, as a function that queries its API."""
-    address = free_address()
+    address = peers.free_address()
     file = folder / "prometheus.yml"
     file.write_text(
         "global: {scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms}\n"
@@ -237,7 +237,7 @@ def test_prometheus_has_what_fio_did(disk: Disk, tmp_path: Path) -> None:
     text = f'{CONFIG.format(dev=disk.name)}slow = "0s"\n[prometheus]\nlisten = "127.0.0.1:0"\n'
     read = f'{{device="{disk.name}",operation="read",kind="request"}}'
     with running(tmp_path, text) as agent:
-        (target,) = re.findall(r"metrics at http://(.*)/metrics", agent.ready)
+        target = metrics_address(agent.ready)
         with prometheus(tmp_path, target) as ask:
             wait_until(lambda: value(ask, "wptrace_degraded") == 0, "the first scrape")
             before = busy_ms(disk)
@@ -287,7 +287,7 @@ def test_performance_co_pilot_has_what_fio_did(disk: Disk, tmp_path: Path) -> No
     text = f'{CONFIG.format(dev=disk.name)}[prometheus]\nlisten = "127.0.0.1:0"\n'
     read = f"device:{disk.name} kind:request operation:read"
     with running(tmp_path, text) as agent:
-        (target,) = re.findall(r"metrics at http://(.*)/metrics", agent.ready)
+        target = metrics_address(agent.ready)
         with pcp(tmp_path, target) as server:
             wait_until(lambda: "flow:io" in server.values("wptrace_degraded"), "the first scrape")
             (job,) = fio_jobs({"filename": disk.path, "rw": "randread", "number_ios": 300})
@@ -303,7 +303,7 @@ def test_performance_co_pilot_has_what_fio_did(disk: Disk, tmp_path: Path) -> No
 @contextmanager
 def alertmanager(folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     """A running Alertmanager: its address, and a function that returns its alerts."""
-    address = free_address()
+    address = peers.free_address()
     file = folder / "alertmanager.yml"
     file.write_text("route: {receiver: nobody}\nreceivers: [{name: nobody}]\n")
     words = [f"--config.file={file}", f"--storage.path={folder / 'alerts'}", f"--web.listen-address={address}"]
@@ -353,7 +353,7 @@ def test_a_delay_arrives_at_alertmanager(tmp_path: Path) -> None:
         more = f"rule_files: [{tmp_path / 'rules.yml'}]\n"
         more += f"alerting: {{alertmanagers: [{{static_configs: [{{targets: ['{address}']}}]}}]}}\n"
         with running(tmp_path, text) as agent:
-            (target,) = re.findall(r"metrics at http://(.*)/metrics", agent.ready)
+            target = metrics_address(agent.ready)
             with prometheus(tmp_path, target, more):
 
                 def arrived() -> list[Any]:
@@ -377,7 +377,7 @@ def test_each_panel_of_the_dashboard_has_data(disk: Disk, tmp_path: Path) -> Non
     text = f'{CONFIG.format(dev=disk.name).replace("block", "path")}by = "cgroup"\n'
     text += '[prometheus]\nlisten = "127.0.0.1:0"\nowners = "pod"\n'
     with running(tmp_path, text) as agent:
-        (target,) = re.findall(r"metrics at http://(.*)/metrics", agent.ready)
+        target = metrics_address(agent.ready)
         with prometheus(tmp_path, target) as ask:
             wait_until(lambda: value(ask, "wptrace_degraded") >= 0, "the first scrape")
 
@@ -415,7 +415,7 @@ class Scraped(BlockTrace):
 
 @pytest.mark.one_kernel
 def test_a_run_answers_a_scraper_beside_its_output(disk: Disk, tmp_path: Path) -> None:
-    address = free_address()
+    address = peers.free_address()
     with Scraped("--dev", disk.name, "--prometheus", address) as trace:
         made = total(fio(disk.path, rw="randread", number_ios=150))
         assert scrape(f"metrics at http://{address}/metrics", disk, made) == made
@@ -441,7 +441,7 @@ def test_owners_are_labels_by_the_paths_of_their_cgroups(disk: Disk, tmp_path: P
     volume = tmp_path / "pods" / POD.format(1) / "volumes" / "kubernetes.io~csi" / "pvc-1" / "mount"
     volume.parent.mkdir(parents=True)
     with mounted(disk, "ext4", volume), running(tmp_path, text) as agent:
-        (address,) = re.findall(r"metrics at http://(\S+?)/metrics", agent.ready)
+        address = metrics_address(agent.ready)
         top = v2 / "kubepods.slice"
         try:
             for number, count in made.items():
@@ -563,7 +563,7 @@ def test_a_collector_that_takes_nothing_costs_nothing_and_another_one_gets_it_al
         assert scrape(agent.ready, disk, made) == made
 
         def queued() -> bool:
-            (address,) = re.findall(r"metrics at http://(\S+?)/metrics", status)
+            address = metrics_address(status)
             with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE) as answer:
                 found = re.findall(r'^wptrace_otlp_queue_bytes{signal="\w+"} (\d+)$', answer.read().decode(), re.M)
             return len(found) == 2 and all(int(one) > 0 for one in found)

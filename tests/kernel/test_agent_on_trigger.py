@@ -15,7 +15,7 @@ from threading import Timer
 import pytest
 
 from tests.kernel.disks import Disk, fio, total
-from tests.kernel.test_agent import CONFIG, Agent, running, scrape
+from tests.kernel.test_agent import CONFIG, Agent, metrics_address, running, scrape
 from tests.kernel.test_capture import replayed
 from tests.kernel.trace import PATIENCE, count, wait_until, wptrace
 
@@ -44,7 +44,7 @@ def config(disk: Disk, folder: Path, for_: str, more: str = "") -> str:
 
 def loaded(status: str, command: str = "io") -> dict[str, float]:
     """Return the metrics of the flows that triggers load."""
-    (address,) = re.findall(r"metrics at http://(\S+?)/metrics", status)
+    address = metrics_address(status)
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE) as answer:
         text = answer.read().decode()
     found = re.findall(rf'^wptrace_on_trigger_(\w+)\{{command="{command}"(?:,cause="(\w+)")?\}} (.+)$', text, re.M)

@@ -22,7 +22,7 @@ import pytest
 
 from tests.kernel.disks import Disk, loop_device
 from tests.kernel.loads import hierarchy
-from tests.kernel.test_agent import Agent, running
+from tests.kernel.test_agent import Agent, metrics_address, running
 from tests.kernel.trace import PATIENCE, ROOT, wait_until, wptrace
 from tests.thorough import only_all
 
@@ -98,7 +98,7 @@ def cpu_s(agent: Agent) -> float:
 
 
 def answer(status: str) -> str:
-    (address,) = re.findall(r"metrics at http://(\S+?)/metrics", status)
+    address = metrics_address(status)
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE) as found:
         return str(found.read().decode())
 

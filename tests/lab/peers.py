@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -69,6 +70,12 @@ def command(tool: str, *arguments: str, recipe: roots.Recipe = RECIPE) -> list[s
         raise LabError(f"the packages {', '.join(recipe.packages)} have no {tool}")
     libraries = root / "usr" / "lib" / f"{os.uname().machine}-linux-gnu"
     return [str(loaders[0]), "--library-path", str(libraries), str(binaries[0]), *arguments]
+
+
+def free_address() -> str:
+    """Return an address of this machine where a server can listen."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return f"127.0.0.1:{taken.getsockname()[1]}"
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,14 +46,13 @@ class Pcp:
 def pcp(folder: Path, target: str) -> Iterator[Pcp]:
     """Scrape an address whenever it is asked."""
     root = peers.fetch(peers.PCP)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    address = peers.free_address()
     made = folder / "pcp"
     (made / "sources").mkdir(parents=True)
     (made / "sources" / "wptrace.url").write_text(f"http://{target}/metrics\n")
     (made / "pmcd.conf").write_text(f"openmetrics 144 pipe binary notready {_AGENT}\n")
     (made / "names").write_text("root {\n    openmetrics 144:*:*\n}\n")
-    words = ["/usr/lib/pcp/bin/pmcd", "-f", "-A", "-U", "root", "-i", "127.0.0.1", "-p", str(port)]
+    words = ["/usr/lib/pcp/bin/pmcd", "-f", "-A", "-U", "root", "-i", "127.0.0.1", "-p", address.rpartition(":")[2]]
     words += ["-c", "/mnt/pmcd.conf", "-n", "/mnt/names", "-s", "/run/pcp/pmcd.socket", "-l", "/mnt/pmcd.log"]
     process = subprocess.Popen(
         ["unshare", "--mount", "--propagation", "private", "sh", "-ec", _INSIDE, str(root), str(made), *words],
@@ -62,7 +60,7 @@ def pcp(folder: Path, target: str) -> Iterator[Pcp]:
         stderr=subprocess.DEVNULL,
     )
     try:
-        yield Pcp(root, f"127.0.0.1:{port}")
+        yield Pcp(root, address)
     finally:
         process.terminate()
         process.wait(PATIENCE)

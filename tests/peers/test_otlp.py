@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import re
-import socket
 import subprocess
 import time
 from collections.abc import Iterable, Iterator
@@ -21,6 +20,7 @@ from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
 from tests.collector import PATIENCE, Collector, Request, collecting
+from tests.lab import peers
 from tests.peers.victoria import Victoria, victoria
 from tests.unit.agent.test_sender import wait_until
 from tests.unit.outputs.samples import NOON, SECOND, cell, distribution, request, sized
@@ -89,16 +89,11 @@ def test_a_server_has_the_names_counts_and_quantiles(server: Victoria) -> None:
 # --- rotel ------------------------------------------------------------------------------------------------------------
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
-
-
 @contextmanager
 def rotel(folder: Path, behind: Collector) -> Iterator[str]:
     """The endpoint of a rotel that forwards everything to another collector."""
     program = Path(pytest.importorskip("rotel").__file__).with_name("rotel-agent")
-    ports = {name: f"127.0.0.1:{free_port()}" for name in ("http", "grpc")}
+    ports = {name: peers.free_address() for name in ("http", "grpc")}
     options = [f"--otlp-{name}-endpoint={address}" for name, address in ports.items()]
     options += ["--exporter=otlp", "--otlp-exporter-protocol=http", f"--otlp-exporter-endpoint={behind.url}"]
     options += [f"--pid-file={folder / 'pid'}", f"--log-file={folder / 'log'}"]

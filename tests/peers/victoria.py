@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -47,8 +46,7 @@ class Victoria:
 
 @contextmanager
 def victoria(folder: Path) -> Iterator[Victoria]:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    address = peers.free_address()
     options = [
         f"-httpListenAddr={address}",
         f"-storageDataPath={folder / 'victoria'}",
