@@ -64,7 +64,10 @@ class Agent:
             "-c",
             str(self._file),
         ]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+        # Into a file: a pipe that nobody reads would hold the agent up once it is full of stories.
+        self._output = folder / "agent.out"
+        with self._output.open("w") as out:
+            self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE, text=True, cwd=ROOT)
         try:
             self.ready = self._systemd.recv(4096).decode()
         except TimeoutError:
@@ -86,9 +89,9 @@ class Agent:
     def stop(self) -> tuple[str, str]:
         """Stop the agent and return its standard output and standard error."""
         self.process.send_signal(signal.SIGTERM)
-        written, said = self.process.communicate(timeout=PATIENCE)
+        _, said = self.process.communicate(timeout=PATIENCE)
         assert self.process.returncode == 0, said
-        return written, said
+        return self._output.read_text(), said
 
     def kill(self) -> None:
         self._systemd.close()
