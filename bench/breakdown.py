@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In the guest: what each hook of `wptrace io` adds to a request, by elimination. bench/instructions.py starts it.
+"""Measures, in the guest, what each hook of `wptrace io` adds, by elimination. bench/instructions.py starts it.
 
 Each hook is attached alone, and each is left out of all the others. A flow that lacks a hook follows less, so the parts
 do not add up to the whole; both figures together show where the cost is.

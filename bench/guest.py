@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In the guest: what each tool adds to a request. bench/instructions.py starts it."""
+"""Measures in the guest what each tool adds to a request. bench/instructions.py starts it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In a guest whose clock counts instructions: what `wptrace host --kicks` adds to calls of all, and of the traced."""
+"""Counts, in a guest, the instructions that `wptrace host --kicks` adds to calls of all, and of the traced."""
 
 from __future__ import annotations
 

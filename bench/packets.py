@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In the guest: the cost of following a received packet. bench/instructions.py starts it.
+"""Measures in the guest the cost of following a received packet. bench/instructions.py starts it.
 
 A task sends a datagram through veth into another network namespace and reads it there, again and again. The only CPU
 does all of that, and its clock counts instructions.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""On the running kernel: a load with and without tracing in turn, and the ratio of both with a confidence interval.
+"""A load with and without tracing in turn, on the running kernel, and the ratio of both with its confidence interval.
 
 Only a loop device is traced. The load runs in real time, so that other processes disturb it less.
 """

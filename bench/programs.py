@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In a guest whose clock counts instructions: what points in programs add to a call of an empty function."""
+"""Counts, in a guest, the instructions that points in programs add to a call of an empty function."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In the guest: the disks, the loads, and tools that run during a load.
+"""The guest's disks, its loads, and tools that run during a load.
 
 The guest's clock counts instructions, one per nanosecond, and it has one CPU: everything that runs takes time from the
 load, and a time is a number of instructions. Idle time is skipped.

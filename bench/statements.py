@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In a guest whose clock counts instructions: what the statement or unit of an operation costs (docs/overhead.md)."""
+"""Counts, in a guest, the instructions that the statement or unit of an operation costs (docs/overhead.md)."""
 
 from __future__ import annotations
 

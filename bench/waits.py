@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In a guest whose clock counts instructions: what a wait with a reason costs (docs/waits.md).
+"""Counts, in a guest, the instructions that a wait with a reason costs (docs/waits.md).
 
 Two threads read the same pages of a slow disk, so one of them waits for the other one's read.
 """

@@ -151,7 +151,7 @@ CENTISECS = Path("/proc/sys/vm/dirty_writeback_centisecs")
 
 @contextmanager
 def written_when_asked() -> Iterator[None]:
-    """In a guest, write what is dirty, then let the kernel's flushers wake only once an hour.
+    """Write what is dirty, then, in a guest, let the kernel's flushers wake only once an hour.
 
     With 0 they would not wake periodically, but at once when something becomes dirty on a disk that has had no share of
     the writing yet. Elsewhere the setting is left alone, as the whole machine uses it.

@@ -105,7 +105,7 @@ def near(found: int, made: int) -> bool:
 
 
 def exact(summary: Line, made: dict[str, Any], disk: Disk, before: dict[str, int]) -> None:
-    """At each step requests and their bytes are exactly those that fio and the kernel count."""
+    """Check that requests and their bytes are exactly those that fio and the kernel count."""
     after = disk.completed()
     for op in ("read", "write"):
         assert made[op] == after[op] - before[op]

@@ -154,7 +154,7 @@ def _cost_wait_ns(group: Path) -> int:
 @pytest.mark.icount
 @pytest.mark.parametrize(("controller", "besides"), [("wbt", "tag"), ("tag", "")])
 def test_writeback_throttling_and_tags(disks: dict[str, Disk], flow: Running, controller: str, besides: str) -> None:
-    """With writeback throttling one or two writes pass at a time, without it they wait for tags.
+    """Writeback throttling lets one or two writes pass at a time; without it they wait for tags.
 
     Each of four writers waits in its system call for what it writes through the page cache.
     """

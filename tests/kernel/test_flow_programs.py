@@ -137,7 +137,7 @@ def book(found: Snapshot) -> tuple[int, int, int, int]:
 
 @pytest.mark.each_kernel
 def test_functions_of_processes_that_run_and_that_start(program: Path) -> None:
-    """From the first call on, with strings and integers as arguments, and the returned values."""
+    """The first call is seen already; strings, integers and returned values are read."""
     with running(program) as earlier, traced(CALLS, program) as flow:
         earlier.do(30, "early")
         with running(program) as later:

@@ -24,7 +24,7 @@ BOTH = pytest.mark.parametrize("times", ["auto", "own"])
 
 @BOTH
 def test_counts_what_fio_counts(disks: list[Disk], times: str) -> None:
-    """On each kind of disk, one and eight at a time."""
+    """Each kind of disk is read, one and eight requests at a time."""
     engines = {"psync": 1, "libaio": 8}
     before = completed(disks)
     with BlockTrace("--times", times, *(f"--dev={disk.path}" for disk in disks)) as trace:

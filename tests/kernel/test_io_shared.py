@@ -46,7 +46,7 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Disk]]
 
 @pytest.fixture(scope="module")
 def folders(disks: dict[str, Disk], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
-    """Where each file system is mounted."""
+    """The mount point of each file system."""
     top = tmp_path_factory.mktemp("mounted")
     with ExitStack() as stack:
         yield {
@@ -120,7 +120,7 @@ def test_readahead_belongs_to_its_operation_and_is_not_charged(disks: dict[str, 
 
 @pytest.mark.parametrize("direct", [1, 0])
 def test_file_systems(folders: dict[str, Path], disks: dict[str, Disk], flow: Running, direct: int) -> None:
-    """On ext4, xfs and btrfs operations equal fio's counts, requests the kernel's own, and paths are complete."""
+    """Operations on ext4, xfs and btrfs equal fio's counts, requests the kernel's own, and paths are complete."""
     jobs: dict[str, dict[str, Any]] = {}
     places: list[Any] = []
     kinds = {kind: disks[kind] for kind in folders}
@@ -183,7 +183,7 @@ def test_filters_of_files(folders: dict[str, Path], flow: Running) -> None:
 
 
 def test_filters_of_tasks(disks: dict[str, Disk], flow: Running, v2: Path) -> None:
-    """By comm and by cgroup: the job has another name, and a cgroup of its own."""
+    """Filters by comm and by cgroup find a job that has another name, and a cgroup of its own."""
     path = disks["raw"].path
     job = f"{READS} --rw=randread --bs=4k --filename={path}"
     # dd has another name, and makes other requests.

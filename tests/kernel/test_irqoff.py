@@ -357,7 +357,7 @@ def test_a_full_ring_costs_the_record_and_not_the_period(by_hand: ByHand) -> Non
 
 @pytest.mark.skipif(os.uname().machine != "aarch64", reason="x86's emulation has no counter of cycles")
 def test_a_counter_of_cycles_keeps_time_and_is_no_nmi() -> None:
-    """On Debian's arm64 its interrupt is ordinary, so it is no better than the tick; all else works as with NMIs."""
+    """The counter's interrupt is ordinary on Debian's arm64, so it is no better than the tick; all else works."""
     done = wptrace("irqoff", "-d", "0.1")
     assert done.returncode == 0, done.stderr
     assert "the counter of cycles interrupts by no NMI here; software: a tick every 1000 us" in done.stderr

@@ -59,7 +59,7 @@ def test_a_device_of_5_ms(engine: str, times: str) -> None:
 
 
 def test_stuck_requests_are_listed() -> None:
-    """On a device that takes seconds, requests in flight are listed with their age and stage."""
+    """Requests in flight on a device that takes seconds are listed with their age and stage."""
     with (
         null_device(irqmode=2, completion_nsec=8_000_000_000) as disk,
         Trace(f"--dev={disk.name}", "--stuck=1s") as trace,

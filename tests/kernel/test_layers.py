@@ -232,7 +232,7 @@ def waited_for_mirror(found: Watched, late: Disk, prompt: Disk, slow: Disk, numb
 
 @pytest.mark.one_kernel
 def test_the_slower_leg_of_a_mirror(nulls: list[Disk], tmp_path: Path) -> None:
-    """On a real clock, either leg may be the later one."""
+    """Either leg may be the later one on a real clock."""
     prompt, slow, _ = nulls
     with mirror(prompt, slow, tmp_path / "fs") as (top, late, file), watched(top, [top, late, *nulls]) as found:
         fio(str(file), rw="randwrite", number_ios=30, size="4M", overwrite=1)

@@ -37,7 +37,7 @@ def lasted(event: Event) -> int:
 
 @pytest.mark.parametrize("cpu", [0, pytest.param(1, marks=pytest.mark.smp)])
 def test_interrupts_are_off(irqoff: Module, cpu: int) -> None:
-    """That CPU gets none of its 250 ticks a second meanwhile."""
+    """The CPU gets none of its 250 ticks a second meanwhile."""
     wanted_ns = 200_000_000
     with traced("irq_vectors/local_timer_entry") as trace:
         irqoff.run(cpu, wanted_ns // 1000)

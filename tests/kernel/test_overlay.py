@@ -181,7 +181,7 @@ def test_files_of_what_is_mounted_later_have_rows(path_flow: Running, disk: Disk
 
 
 def test_a_file_and_a_directory_of_an_overlay(path_flow: Running, disk: Disk, tmp_path: Path) -> None:
-    """By the path in the container and by the one below; neighbours of the file are left out."""
+    """Both the path in the container and the one below it name the file; its neighbours are left out."""
     with ExitStack() as stack:
         below = stack.enter_context(mounted(disk, "ext4", tmp_path / "fs"))
         lower = below / "lower"

@@ -138,7 +138,7 @@ def test_it_counts_the_runs_of_its_interval(features: BpfObject) -> None:
 @pytest.mark.one_kernel
 @pytest.mark.guest
 def test_statistics_are_on_only_while_it_runs(features: BpfObject) -> None:
-    """In a guest, where no other process turns them on."""
+    """Run in a guest, where no other process turns them on."""
     program = features.progs["raw_tp"]
     exits(2)
     assert program.statistics().run_count == 0

@@ -146,7 +146,7 @@ def test_each_request_has_a_record(disk: Disk, tmp_path: Path, engine: str) -> N
 
 @pytest.mark.parametrize("times", ["kernel", "own"])
 def test_a_dump_of_the_block_layer_alone_has_what_each_was(disk: Disk, tmp_path: Path, times: str) -> None:
-    """With both ways to take times; the same trace also sends every request."""
+    """The same trace also sends every request, which a dump is compared with; both ways to take times are tried."""
     every, folder = tmp_path / "each.wpt", tmp_path / "dumps"
     folder.mkdir()
     options = ["--level=block", f"--times={times}", "--each", f"--capture={every}", "--recorder=4M"]

@@ -205,7 +205,7 @@ def test_a_request_of_which_nothing_is_seen_is_lost(tmp_path: Path) -> None:
 @pytest.mark.one_kernel
 @pytest.mark.guest
 def test_what_the_device_has_stays_in_flight(path_flow: Running, tmp_path: Path) -> None:
-    """With ghosts on the same disk, and for longer than those are kept."""
+    """Its request outlives stale entries on the same disk, and the time for which those are kept."""
     with (
         nbd.server(tmp_path) as server,
         nbd.connected(tmp_path) as disk,

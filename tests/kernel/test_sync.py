@@ -59,7 +59,7 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Disk]]
 
 @pytest.fixture(scope="module")
 def folders(disks: dict[str, Disk], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
-    """Where each file system is mounted."""
+    """The mount point of each file system."""
     top = tmp_path_factory.mktemp("mounted")
     with ExitStack() as stack:
         yield {kind: stack.enter_context(mounted(disk, kind, top / kind)) for kind, disk in disks.items()}
@@ -109,7 +109,7 @@ def test_flushes_that_are_asked_for_without_data(disk: Disk, bare: Running) -> N
 
 @pytest.mark.one_kernel
 def test_flushes_of_a_process_are_those_that_it_asks_for(disk: Disk, bare: Running) -> None:
-    """With a filter, requests that the block layer makes for the flushes belong to no process and are left out."""
+    """A filter leaves out requests that the block layer makes for the flushes, as they belong to no process."""
     fd = os.open(disk.path, os.O_WRONLY)
     with bare.window(Filter(pid=os.getpid())) as trace:
         for _ in range(9):

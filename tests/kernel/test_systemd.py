@@ -339,7 +339,7 @@ def test_a_taken_address_is_tried_again(systemd: Systemd) -> None:
 
 
 def test_a_device_that_comes_later_is_waited_for(systemd: Systemd, disk: Disk) -> None:
-    """As during boot: the device that the file names is added while systemd tries."""
+    """The device that the file names is added while systemd tries, as during boot."""
     number = 77
     subprocess.run(["modprobe", "loop"], check=True)
     CONFIG.write_text(CONFIG.read_text().replace(disk.name, f"loop{number}"))

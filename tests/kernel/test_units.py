@@ -99,8 +99,10 @@ def reads(summary: Line) -> dict[str, int]:
 
 @pytest.mark.each_kernel
 def test_calls(program: Path, disk: Disk, tmp_path: Path) -> None:
-    """From a call to its return, in the thread that makes it, whatever is in the memory meanwhile; each operation and
-    request of a capture has the unit that it has in rows."""
+    """A unit lasts from a call to its return, in the thread that makes it, whatever is in the memory meanwhile.
+
+    Each operation and request of a capture has the unit that it has in rows.
+    """
     capture = tmp_path / "trace.wpt"
     with (
         working(program, disk) as earlier,

@@ -513,7 +513,7 @@ def journaled(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[
 def test_stacks_know_a_journal_as_well_as_its_functions_do(
     path_flow: Running, journaled: tuple[Disk, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On kernels where no function can be observed, stacks are all there is. They lack the time between sleeps."""
+    """Stacks are all there is where no function can be observed. They lack the time between sleeps."""
     disk, folder = journaled
     commits_preempt_nobody(disk)
     waiting = {f"wait.{name}" for name in JOURNAL_WAITS}
@@ -759,7 +759,7 @@ def throttled() -> Iterator[Disk]:
 
 
 def verdict_says(reported: Lines, words: str) -> None:
-    """In the verdict, unless a busy machine made the way to the page cache longer than the pauses."""
+    """Check the verdict, unless a busy machine made the way to the page cache longer than the pauses."""
     stages = {row["stage"]: row["sum_ns"] for row in reported.summary["rows"] if row["kind"] == "operation"}
     verdict = reported.summary["verdict"]
     assert verdict["findings"][0]["stage"] == max(stages.keys() - {"total"}, key=stages.__getitem__)
@@ -938,7 +938,7 @@ def kswapd_yields() -> Iterator[None]:
 
 @pytest.mark.guest
 def test_a_reader_waits_for_memory_of_the_machine(path_flow: Running, throttled: Disk, tmp_path: Path) -> None:
-    """Where too little is free for a page that is to be read, kswapd has to find some first.
+    """The kernel has too little free for a page that is to be read, so kswapd has to find some first.
 
     It may find enough before the reader asks, as others ask as well: then the file is read again.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the lab keeps kernels, and the locks by which several labs share a machine."""
+"""The lab's cache of kernels, and the locks by which several labs share a machine."""
 
 from __future__ import annotations
 

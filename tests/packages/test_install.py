@@ -87,7 +87,7 @@ def test_libdir_and_mandir_may_be_others(tmp_path: Path) -> None:
 
 
 def test_two_installations_are_the_same_and_name_no_folder_of_the_build(tmp_path: Path) -> None:
-    """With any umask, in any folder."""
+    """Neither umask nor folder makes a difference."""
     trees = []
     for name, umask in (("one", "022"), ("another", "077")):
         script = f'umask {umask}; exec make install PREFIX=/usr "DESTDIR=$1"'
@@ -150,7 +150,7 @@ def test_what_installs_is_for_every_python_too(path: Path) -> None:
 
 
 def test_the_distributions_python_reads_its_objects(prefix: Path) -> None:
-    """With cffi and libbpf of the distribution, which loading objects needs."""
+    """Loading objects needs cffi and libbpf, here those of the distribution."""
     script = (
         "import sys; sys.path.insert(0, sys.argv[1]); from wptrace.bpf.object import find, BpfObject\n"
         "with BpfObject(find('io_path')) as found: print(found.path, len(found.progs) > 20)"

@@ -87,7 +87,7 @@ def test_deb(dist: Path, tmp_path: Path, disk: str, suite: str) -> None:
 
 @pytest.mark.parametrize("suite", ["bookworm", "trixie", "sid"])
 def test_rpm(dist: Path, tmp_path: Path, disk: str, suite: str) -> None:
-    """With `rpm --root`: dependencies are Debian's packages, which rpm does not see."""
+    """Install by `rpm --root`: dependencies are Debian's packages, which rpm does not see."""
     (package,) = dist.glob("*.x86_64.rpm")
     with root(suite, tmp_path) as place:
         place.install(*NEEDS)
@@ -146,7 +146,7 @@ JOBS = ("lint", "unit")
 
 @pytest.mark.parametrize("suite", ["bookworm", "trixie"])
 def test_what_is_there_to_try(tmp_path: Path, suite: str) -> None:
-    """In a clone, with what is committed: the demo, lint and unit tests."""
+    """Run the demo, lint and unit tests in a clone, which has what is committed."""
     with root(suite, tmp_path) as place:
         place.install("git", "make")
         place.configure_pip()
@@ -216,7 +216,7 @@ def test_tarball(dist: Path, tmp_path: Path, disk: str, suite: str) -> None:
 
 
 def test_tarball_on_the_other_machine(dist: Path, tmp_path: Path) -> None:
-    """In an arm64 guest with Debian's Python."""
+    """Run it in an arm64 guest with Debian's Python."""
     succeeds("tar", "-xf", str(dist / f"wptrace-{__version__}-linux.tar.xz"), "-C", str(tmp_path))
     folder = tmp_path / f"wptrace-{__version__}-linux"
     lab = (sys.executable, "-m", "tests.lab", "run", "--kernel", "6.12-arm64", "--cpus", "1", "--timeout", "900")

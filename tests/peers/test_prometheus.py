@@ -40,7 +40,7 @@ def test_rules_of_the_page_are_right(tmp_path: Path) -> None:
 
 
 def test_prometheus_finds_the_pods_of_the_page(tmp_path: Path) -> None:
-    """As far as promtool can check it without a cluster."""
+    """Check it as far as promtool can without a cluster."""
     file = tmp_path / "prometheus.yml"
     (config,) = blocks(section("agent.md", "## Kubernetes"), "yaml")
     file.write_text(config)

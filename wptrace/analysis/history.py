@@ -58,7 +58,7 @@ class Stretch(NamedTuple):
 
 
 class History:
-    """At most `capacity` stretches; when there are more, those two neighbours become one that are the most alike."""
+    """Keeps at most `capacity` stretches; when there are more, the two most alike neighbours become one."""
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._capacity = capacity

@@ -22,7 +22,7 @@ class CgroupNames:
     """Paths below the root of the hierarchy. A cgroup that is gone keeps the name by which it was looked up."""
 
     def __init__(self, proc: Path = PROC, known: Mapping[int, str] | None = None) -> None:
-        """With `known`, there are only those names, which are of another machine or time."""
+        """Use only the names in `known`, if given: those of another machine or time."""
         self._all = known is not None
         self.gone: Callable[[int], str] | None = None
         """The path of one that was removed, below the root of the whole hierarchy; empty where it is not known."""

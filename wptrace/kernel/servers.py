@@ -154,7 +154,8 @@ def _is_io_worker(folder: str) -> bool:
 
 
 def _code(folder: str) -> int:
-    """Where the code of a process starts; its name in this line may have any characters."""
+    """Return the address at which the code of a process starts."""
+    # The name in this line may have any characters.
     fd = os.open(f"{folder}/stat", os.O_RDONLY | os.O_CLOEXEC)
     try:
         words = os.read(fd, mmap.PAGESIZE).rpartition(b")")[2].split()

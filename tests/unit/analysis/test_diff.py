@@ -38,7 +38,7 @@ def test_one_steady_load_has_no_findings() -> None:
 
 
 def test_a_stage_that_is_slower_by_10_percent_is_found() -> None:
-    """In 95 of 100 pairs of 2,000 requests each."""
+    """It is found in 95 of 100 pairs of 2,000 requests each."""
     rand = seeded(35)
     before = [side([Load(200, {"device": _DEVICE})], rand) for _ in range(20)]
     hits = 0

@@ -81,7 +81,7 @@ requests = st.lists(
 
 @given(requests)
 def test_it_is_what_all_pairs_are(spans: list[Span]) -> None:
-    """In the order of their ends, in which they arrive."""
+    """Spans arrive in the order of their ends."""
     spans = sorted(spans, key=lambda one: one.completed_ns)
     for made in (swept(*spans), swept(*spans, held=1 << 10)):
         found = {group.values: counts[NS] for group, counts in made.counters().items() if group.kind is MEANWHILE}

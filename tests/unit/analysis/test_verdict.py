@@ -307,7 +307,7 @@ def test_flushes_of_the_block_layer_are_no_part_of_it() -> None:
 
 
 def test_of_what_a_filter_leaves_out_nothing_is_said() -> None:
-    """With --neighbours the owners are known all the same."""
+    """The owners are known all the same with --neighbours."""
     (rule,) = [one for one in io_rules.path(filtered=True).more if one.__name__ == "owner"]
     found = rule(case(owned(backup=3 * MS, db=MS)))
     assert found is not None

@@ -336,7 +336,7 @@ def test_pace_settles_for_every_rate_that_it_can_serve(filled_per_second: float,
 
 
 def test_no_wait_is_longer_than_half_the_ring_takes_to_fill() -> None:
-    """From the first record on, because a burst does not wait until the pace has been measured."""
+    """This holds from the first record on, because a burst does not wait until the pace has been measured."""
     reader = Reader()
     ring = make_ring(Producer(4096))
     reader.add(ring, lambda records: None, rate=10_000)

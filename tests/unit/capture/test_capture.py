@@ -141,7 +141,7 @@ def test_every_flipped_bit_is_noticed(file: Path, tmp_path: Path) -> None:
 
 
 def test_a_damaged_frame_costs_what_it_had(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In tables and in a page. If the frame is that of the summary, the summary is made of intervals."""
+    """Tables and a page have the rest. If the frame is the summary's, the summary is made of intervals."""
     data = file.read_bytes()
     with closing(Reader(file)) as reader:
         every = [frame for frame in reader.frames() if frame.kind in (Kind.RECORDS, Kind.INTERVAL, Kind.SUMMARY)]
@@ -212,7 +212,7 @@ def test_a_full_disk_is_said() -> None:
 
 
 def test_what_a_full_disk_took_in_part_is_taken_back(obj: BpfObject, tmp_path: Path) -> None:
-    """As with `ulimit -f`, the kernel writes as much as there is room for."""
+    """The kernel writes as much as there is room for, as with `ulimit -f`."""
     whole = write(obj, tmp_path / "whole.wpt").read_bytes()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     with closing(Reader(tmp_path / "whole.wpt")) as reader:

@@ -116,7 +116,7 @@ def _entered(terminal: Terminal, before: int) -> bool:
 
 
 def test_the_next_owner_begins_anew() -> None:
-    """On the same screen; only the last trace has a summary."""
+    """The screen stays the same, and only the last trace has a summary."""
     with Terminal([*FAKE, "io", "0.1"]) as terminal:
         terminal.wait_for(SHOWN)
         for by in ("cgroup", "file", "thread"):
@@ -143,7 +143,7 @@ def test_where_owners_are_chosen_at_the_start_it_says_so(words: list[str], tmp_p
 
 
 def test_the_screen_is_one_of_its_own() -> None:
-    """At the end the terminal shows its earlier contents again, with the summary below."""
+    """The terminal shows its earlier contents again at the end, with the summary below."""
     with Terminal(["sh", "-c", f"echo before; {shlex.join(LIVE)}"]) as terminal:
         terminal.wait_for(SHOWN)
         assert not terminal.shows("before")

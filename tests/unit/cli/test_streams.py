@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where results go: files that options name, and files that must not be the same one."""
+"""Destinations of results: files that options name, and files that must not be the same one."""
 
 from __future__ import annotations
 

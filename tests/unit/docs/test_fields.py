@@ -72,7 +72,7 @@ def test_what_branches_narrow_is_described_beside_them() -> None:
 
 
 def test_every_field_is_in_a_table() -> None:
-    """In that of its own definition, or of a definition that contains it."""
+    """It is in the table of its own definition, or of one that contains it."""
     made = FIELDS.tables()
     shown = {(row.field.rpartition(".")[2], row.meaning) for name in made.places for row in made.rows(name, "json.md")}
     reported = {(path[-1], made.meaning(field)) for path, field in EVERY if len(path) > 1 and path[0] != "of_group"}

@@ -43,7 +43,7 @@ def test_the_screen_is_one_of_a_trace() -> None:
 
 
 def test_the_screen_says_what_stands_below_it() -> None:
-    """As the README says: it names a neighbour, and nothing is lost."""
+    """The screen names a neighbour, and nothing is lost, as the README says."""
     picture = (DOCS / "pictures" / "screen.svg").read_text()
     drawn = words(picture)
     assert len(picture) < 1 << 20

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which programs are loaded for a flow's hooks, on kernels made of Python."""
+"""The programs that are loaded for a flow's hooks, on kernels made of Python."""
 
 from __future__ import annotations
 

@@ -28,5 +28,5 @@ def test_a_field(tmp_path: Path) -> None:
 
 
 def test_no_text_of_the_kernel_is_split_at_more() -> None:
-    """With `splitlines` of text or bytes, the owner of a name could end a line anywhere."""
+    """The owner of a name could end a line anywhere if `splitlines` of text or bytes were used."""
     assert [path.name for path in PACKAGE.glob("*.py") if "splitlines(" in path.read_text()] == []

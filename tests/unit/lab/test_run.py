@@ -178,7 +178,7 @@ def test_guests_wait_for_what_they_need_and_the_longest_is_first(monkeypatch: py
 
 
 def test_beside_the_guests_runs_what_does_not_mind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most one guest for each CPU runs on the real clock."""
+    """Each CPU has at most one guest on the real clock."""
     jobs = [Job(name, (), kernel="6.12") for name in ("a", "b", "c")]
     jobs += [Job(f"{name}-icount", (), kernel="6.12", timed=True) for name in "ab"] + [Job("lint", ())]
     together: list[set[str]] = []

@@ -240,7 +240,7 @@ def _named(rule: str) -> Rule:
 
 
 def woken(case: Case) -> Finding | None:
-    """At levels that follow no operations: tasks that did not run once their requests were complete."""
+    """Find tasks that did not run once their requests were complete, at levels that follow no operations."""
     found = case.heaviest(SLEEP)
     if found is None:
         return None
@@ -253,7 +253,7 @@ def woken(case: Case) -> Finding | None:
 
 
 def owner(case: Case) -> Finding | None:
-    """With --by: the owner that had most of the device's time."""
+    """Find the owner that had most of the device's time (with --by)."""
     # Requests that a filter leaves out used the device as well, if they are followed.
     times: Counter[str] = Counter()
     for group, counts in case.report.counters.items():
@@ -277,12 +277,12 @@ def owner(case: Case) -> Finding | None:
 
 
 def statement(case: Case) -> Finding | None:
-    """With --by statement: the one whose operations took the most time."""
+    """Find the statement whose operations took the most time (with --by statement)."""
     return _busiest(case, STATEMENT)
 
 
 def unit(case: Case) -> Finding | None:
-    """With --by unit: the same."""
+    """Find the unit whose operations took the most time (with --by unit)."""
     return _busiest(case, UNIT)
 
 
@@ -341,7 +341,7 @@ def _owner_of(filtered: bool, partial: bool) -> Rule:
 
 
 def neighbour(case: Case) -> Finding | None:
-    """With --neighbours: the owner whose requests spent most of their time waiting, and who had the device meanwhile.
+    """Find the owner whose requests waited most, and who had the device meanwhile (with --neighbours).
 
     An owner that has most of the device itself waits for itself.
     """

@@ -218,7 +218,7 @@ class Singles:
 
 
 class Places:
-    """Where on its device each event was: all events, or one in N if there are too many."""
+    """The place of each event on its device: of all events, or of one in N if there are too many."""
 
     def __init__(self) -> None:
         self.step = 1

@@ -37,7 +37,7 @@ class View:
         """Each one, whether it is shown at once or not."""
 
     def event(self, event: Event, width: int, whole: bool) -> Iterator[str]:
-        """With `whole`, names are not shortened."""
+        """Return the lines of an event; with `whole`, names are not shortened."""
         yield from words.event(event, width, self.wanted.dates)
 
     def in_flight(self, found: list[InFlight], at_ns: int, width: int, most: int) -> list[str]:

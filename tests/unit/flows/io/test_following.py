@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which image belongs to a disk of a guest, live and in recordings."""
+"""The image that belongs to a disk of a guest, live and in recordings."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ def summed(events: list[Event]) -> Report:
 
 
 def test_events_are_columns_where_every_one_is_there(tmp_path: Path) -> None:
-    """For operations, each of their stages and each process, unless an event is missing."""
+    """Operations, each of their stages and each process have columns, unless an event is missing."""
     start, events = path.start()._replace(filters={"by": "process"}), singles(300)
     found = reported(tmp_path, start, *events, summed(events))
     parts, columns = [*found["series"], *found["apart"]], found["singles"]["columns"]

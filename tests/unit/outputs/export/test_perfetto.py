@@ -189,7 +189,7 @@ def test_of_owners_without_a_lane_nothing_is_kept() -> None:
 
 
 def test_what_is_under_way_at_once_has_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From one thread or from many: events without a track are counted."""
+    """Events without a track are counted, from one thread or from many."""
     event = path.operation()
     monkeypatch.setattr(perfetto, "_LANES", 5)
     found = packets(tmp_path, REPLAYED, *[event] * 12)

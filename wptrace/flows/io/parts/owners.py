@@ -325,12 +325,12 @@ class Owners(Part):
         return self._labels[number]
 
     def seen(self, number: int) -> str:
-        """With --neighbours: the name of one of its tasks, unless the owner is a task."""
+        """Return the name of one of its tasks (with --neighbours), unless the owner is a task."""
         values = self._values(number)
         return _name(values, "seen") if self.by in (CGROUP, FILE, DIR) else ""
 
     def last(self, number: int) -> tuple[int, int]:
-        """With --neighbours: the operation (block_op) and bytes of its last request."""
+        """Return the operation (block_op) and bytes of its last request (with --neighbours)."""
         values = self._values(number)
         return values["last_op"], values["last_bytes"]
 

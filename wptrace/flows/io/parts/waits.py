@@ -61,8 +61,10 @@ _Times = dict[tuple[Group, tuple[str, ...]], Counter[str]]
 
 class Waits(Part):
     def __init__(self, least_ns: int, counts: Counts | None, owners: Owners | None, ticks: bool) -> None:
-        """With `ticks`, also what operations did while they ran. Without `counts` of operations, it is about sleeps of
-        tasks for requests of their own."""
+        """Report sleeps of operations, and with `ticks` also what they did while they ran.
+
+        Without `counts` of operations, sleeps are those of tasks for requests of their own.
+        """
         super().__init__()
         self._least_ns, self._counts, self._owners = least_ns, counts, owners
         self._kind = WAIT if owners is None else owned(owners.kinds[0].labels[-1])
