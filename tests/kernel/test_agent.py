@@ -222,7 +222,8 @@ def prometheus(folder: Path, target: str, more: str = "") -> Iterator[Callable[.
     try:
         yield ask
     finally:
-        process.terminate()
+        # As in a crash.
+        process.kill()
         process.wait(PATIENCE)
 
 
@@ -535,12 +536,14 @@ def test_victoria_metrics_has_what_fio_did(disk: Disk, tmp_path: Path, monkeypat
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
     monkeypatch.setenv("OTEL_SERVICE_NAME", "disks")
     read = f'{{device="{disk.name}",operation="read",kind="request",service_name="disks"}}'
-    with victoria(tmp_path) as server, running(tmp_path, sending(disk, server.otlp)) as agent:
+    page = '[prometheus]\nlisten = "127.0.0.1:0"\n'
+    with victoria(tmp_path) as server, running(tmp_path, sending(disk, server.otlp, page)) as agent:
         # Spread over several intervals, for rates.
         (job,) = fio_jobs({"filename": disk.path, "rw": "randread", "number_ios": 300, "rate_iops": 60})
         made = total(job)
+        assert scrape(agent.ready, disk, made) == made == 300
         wait_until(lambda: server.value(f"wptrace_io_duration_seconds_count{read}") >= made, "all requests")
-        assert server.value(f"wptrace_io_duration_seconds_count{read}") == made == 300
+        assert server.value(f"wptrace_io_duration_seconds_count{read}") == made
         assert server.value('wptrace_io_finished_total{book="requests"}') == made
         assert server.value(f"wptrace_io_bytes_total{read}") == job["read"]["io_bytes"]
         whole = server.value(f"wptrace_io_duration_seconds_sum{read}")
@@ -551,6 +554,32 @@ def test_victoria_metrics_has_what_fio_did(disk: Disk, tmp_path: Path, monkeypat
         _, said = agent.stop()
     # Nothing was refused or delayed.
     assert server.otlp not in said.replace(f"; sent to {server.otlp}/v1/metrics\n", "")
+
+
+@only_all
+@pytest.mark.one_kernel
+def test_peers_that_crash_under_load_have_all_of_it_later(
+    disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """VictoriaMetrics and Prometheus are killed twice while fio reads; in the end both have every request."""
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    address = peers.free_address()
+    text = sending(disk, f"http://{address}/opentelemetry", '[prometheus]\nlisten = "127.0.0.1:0"\n')
+    count = f'wptrace_io_duration_seconds_count{{device="{disk.name}",operation="read",kind="request"}}'
+    with running(tmp_path, text) as agent, ThreadPoolExecutor() as pool:
+        target = metrics_address(agent.ready)
+        load = pool.submit(fio_jobs, {"filename": disk.path, "rw": "randread", "number_ios": 600, "rate_iops": 60})
+        for _ in range(2):
+            with victoria(tmp_path, address) as server, prometheus(tmp_path, target) as ask:
+                wait_until(lambda: server.value(count) > 0 and value(ask, count) > 0, "some requests")
+        (job,) = load.result()
+        made = total(job)
+        assert scrape(agent.ready, disk, made) == made == 600
+        with victoria(tmp_path, address) as server, prometheus(tmp_path, target) as ask:
+            wait_until(lambda: server.value(count) >= made, "all requests at VictoriaMetrics")
+            wait_until(lambda: value(ask, count) >= made, "all requests at Prometheus")
+            assert server.value(count) == value(ask, count) == made
+        agent.stop()
 
 
 @pytest.mark.one_kernel

@@ -45,8 +45,9 @@ class Victoria:
 
 
 @contextmanager
-def victoria(folder: Path) -> Iterator[Victoria]:
-    address = peers.free_address()
+def victoria(folder: Path, address: str = "") -> Iterator[Victoria]:
+    """Run a server at an address, else at a free one. It is killed at the end, as in a crash."""
+    address = address or peers.free_address()
     options = [
         f"-httpListenAddr={address}",
         f"-storageDataPath={folder / 'victoria'}",
@@ -71,5 +72,5 @@ def victoria(folder: Path) -> Iterator[Victoria]:
             time.sleep(0.05)
         yield made
     finally:
-        process.terminate()
+        process.kill()
         process.wait(PATIENCE)
