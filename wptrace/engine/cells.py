@@ -11,8 +11,8 @@ import itertools
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, Callable, NamedTuple, Optional, Protocol
 
 from wptrace.errors import WptraceError
 from wptrace.kernel import cpus
@@ -45,18 +45,42 @@ class _Idle(NamedTuple):
     packed: bytes
 
 
+Firsts = Callable[[int], Optional[list[int]]]
+"""Returns the first field of each element, added up over CPUs; None if it had better be asked for so many elements."""
+
+
 class Changes:
     """The elements of a map on each CPU, as of the last read."""
 
-    def __init__(self, cells: Elements, compact: bool = False) -> None:
-        """With `compact`, idle elements take little memory, and some time when they change."""
+    def __init__(self, cells: Elements, firsts: Firsts | None = None) -> None:
+        """With `firsts`, idle elements take little time and memory, and some time when they change.
+
+        Then the first field of an element must be counted last, and at each change.
+        """
         self._map = cells
-        self._compact = compact
+        self._firsts = firsts
         self._before: dict[int, dict[int, bytes | _Idle]] = {}
         self._nothing = bytes(cells.value_codec.size)
+        self._counts: dict[int, int] = {}
+        """By number: the first field before the element was read for the last time."""
+        self._lately: set[int] = set()
+        """Elements whose first field changed between the last two reads."""
 
-    def read(self, keys: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, bytes, bytes]]:
+    def read(self, keys: Collection[tuple[int, Any]]) -> Iterator[tuple[int, bytes, bytes]]:
         """Yield changed elements: the caller's number for each, its bytes, and those before."""
+        counts = None if self._firsts is None else self._firsts(len(keys))
+        if counts is None:
+            self._counts.clear()
+        else:
+            # One read more after a change: without barriers (arm64), what was counted before may be seen after it.
+            changed = {number for number, key in keys if counts[key] != self._counts.get(number, 0)}
+            again = changed | self._lately
+            self._counts.update((number, counts[key]) for number, key in keys if number in changed)
+            self._lately = changed
+            keys = [one for one in keys if one[0] in again]
+        yield from self._compared(keys)
+
+    def _compared(self, keys: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, bytes, bytes]]:
         size = len(self._nothing)
         for number, key in keys:
             memory = self._map.raw(key)
@@ -74,13 +98,15 @@ class Changes:
                 if now != before:
                     self._before.setdefault(number, found)[cpu] = now
                     yield number, now, before
-                elif self._compact and before is not self._nothing:
+                elif self._firsts is not None and before is not self._nothing:
                     found[cpu] = _Idle(hash(now), zlib.compress(now, 1))
 
     def finish(self, number: int, key: Any) -> Iterator[tuple[bytes, bytes]]:
         """Read an element for the last time: no program uses it, and it is zero afterwards."""
-        for _, now, was in self.read([(number, key)]):
+        for _, now, was in self._compared([(number, key)]):
             yield now, was
+        self._counts.pop(number, None)
+        self._lately.discard(number)
         if self._before.pop(number, None):
             self._map.clear(key)
 
@@ -103,23 +129,25 @@ class Cells:
         stages: list[str],
         sparse: bool = False,
         absent: Iterable[str] = (),
-        compact: bool = False,
+        firsts: Firsts | None = None,
     ) -> None:
         self._map = cells
         self._sparse = sparse
         self._absent = tuple(absent)
         self._followed: dict[int, tuple[Any, Group]] = dict(enumerate(enumerate(groups)))
         self._next = len(self._followed)
+        self._keys: list[tuple[int, Any]] | None = None
+        """The numbers and keys of what is followed, made when they are needed."""
         self.changed: set[int] = set()
         """Numbers of elements that changed in the last read."""
         self._fresh: set[Group] = set()
         """Groups that changed since they were copied."""
         self._copies: dict[Group, dict[str, Distribution]] = {}
-        self._lately: set[Group] = set()
-        """Groups that were copied in the last read."""
+        self.copied: set[Group] = set()
+        """Groups that changed before the last call of `shared`."""
         self._idle: set[Group] = set()
         """Groups that share their object with the copy."""
-        self._changes = Changes(cells, compact)
+        self._changes = Changes(cells, firsts)
         layout = cells.value_codec
         spans = list(itertools.takewhile(lambda span: not span[0].startswith("stages[1]"), layout.spans()))
         counters, stage = spans[: -len(_HIST) - 1], spans[-len(_HIST) - 1 :]
@@ -133,7 +161,7 @@ class Cells:
             end = len(self._counters)
             self._counters.update({f"{name}[{at}]": end + at for at in range(length)} if length else {name: end})
         self._hists = {name: first + number * _HIST_BYTES for number, name in enumerate(stages)}
-        self._compact = compact
+        self._firsts = firsts
         self.counters: dict[Group, dict[str, int]] = {}
         self.distributions: dict[Group, dict[str, Distribution]] = {}
         self.shrunk = 0
@@ -146,6 +174,7 @@ class Cells:
         """Read one more element from now on, and return its number."""
         number, self._next = self._next, self._next + 1
         self._followed[number] = key, group
+        self._keys = None
         return number
 
     def regroup(self, number: int, group: Group) -> None:
@@ -158,6 +187,7 @@ class Cells:
     def leave(self, number: int) -> Group:
         """Read an element for the last time, before its key is reused, and return its group."""
         self._finish(number)
+        self._keys = None
         return self._followed.pop(number)[1]
 
     def _finish(self, number: int) -> None:
@@ -186,7 +216,9 @@ class Cells:
         # Events that are not counted yet in the first read cannot lack a stage in the second.
         timed = None if _ORDERED or not self._sparse else self._timed_now()
         self.changed.clear()
-        for number, now, was in self._changes.read((number, key) for number, (key, _) in self._followed.items()):
+        if self._keys is None:
+            self._keys = [(number, key) for number, (key, _) in self._followed.items()]
+        for number, now, was in self._changes.read(self._keys):
             self.changed.add(number)
             self._add(self._followed[number][1], now, was)
         if self._sparse:
@@ -285,13 +317,13 @@ class Cells:
         """The cells, not to be changed by the caller: idle groups are the objects of the last call."""
         for group in self._fresh:
             self._copies[group] = {name: found.copy() for name, found in self.distributions[group].items()}
-        idle = (self._lately - self._fresh) & self._copies.keys() if self._compact else ()
+        idle = (self.copied - self._fresh) & self._copies.keys() if self._firsts else ()
         for group in idle:
             self._copies[group] = self.distributions[group]
             for found in self._copies[group].values():
                 found.pack()
         self._idle.update(idle)
-        self._lately, self._fresh = self._fresh, set()
+        self.copied, self._fresh = self._fresh, set()
         return dict(self._copies)
 
 

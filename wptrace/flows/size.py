@@ -145,7 +145,7 @@ class Sizes:
             self._groups[key] = REQUEST.group(name, op)
 
     def read(self) -> None:
-        for key, now, was in self._changes.read((key, key) for key in self._groups):
+        for key, now, was in self._changes.read([(key, key) for key in self._groups]):
             self._add(self._groups[key], now, was)
 
     def _add(self, group: Group, new: bytes, old: bytes) -> None:

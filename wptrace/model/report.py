@@ -389,7 +389,7 @@ def since(now: Snapshot, earlier: Snapshot) -> tuple[dict[Group, dict[str, Distr
     counters: dict[Group, dict[str, int]] = {}
     for group, counts in now.counters.items():
         was = counters_before.get(group, {})
-        if counts == was:
+        if counts is was or counts == was:
             continue
         new = {name: count - was.get(name, 0) for name, count in counts.items() if count != was.get(name, 0)}
         if new:
@@ -397,6 +397,8 @@ def since(now: Snapshot, earlier: Snapshot) -> tuple[dict[Group, dict[str, Distr
     cells: dict[Group, dict[str, Distribution]] = {}
     for group, stages in now.cells.items():
         before = cells_before.get(group, {})
+        if stages is before and group not in counters:
+            continue
         happened = counters[group].keys() - {BYTES, UNTIMED} if group in counters else ()
         if stages is before and not happened:
             continue
@@ -410,16 +412,14 @@ def since(now: Snapshot, earlier: Snapshot) -> tuple[dict[Group, dict[str, Distr
 def _as_folded(earlier: Snapshot, now: Snapshot) -> tuple[Cells, Counters]:
     """The counts of the earlier snapshot, with owners among the others whom the later one has there."""
     again, had = now.folded, earlier.folded
-
-    def is_left(group: Group) -> bool:
-        if group in now.cells or group in now.counters:
-            return group in again and again[group] != had.get(group)
-        return group.of_others != group
-
-    known = dict.fromkeys((*earlier.cells, *earlier.counters))
-    gone = [group for group in known if is_left(group)]
-    if not gone:
+    # Of thousands of groups few are: operations on sets do not look at each.
+    known = set(earlier.cells).union(earlier.counters)
+    folded = {group for group in known.difference(now.cells, now.counters) if group.of_others != group}
+    if again != had:
+        folded |= {group for group in known.intersection(again) if again[group] != had.get(group)}
+    if not folded:
         return earlier.cells, earlier.counters
+    gone = [group for group in dict.fromkeys((*earlier.cells, *earlier.counters)) if group in folded]
     # All other groups stay the same objects: that they did not change shows without a look into them.
     cells, counters = dict(earlier.cells), dict(earlier.counters)
     into: dict[Group, list[Group]] = {}

@@ -173,6 +173,18 @@ def test_per_cpu_values_are_lists(monkeypatch: pytest.MonkeyPatch, kind: int, si
             found[key(1)] = wrong
 
 
+@pytest.mark.parametrize("entries", [1, 3, 256, 257, 700])
+def test_first_fields_are_read_in_batches_if_many_are_wanted(monkeypatch: pytest.MonkeyPatch, entries: int) -> None:
+    kernel = Kernel(PERCPU_ARRAY, value_size=20, entries=entries, cpus=3)
+    found = table(kernel, monkeypatch)
+    for number in range(entries):
+        found[key(number)] = [struct.pack("<QQI", number, 1, 1), bytes(20), struct.pack("<QQI", 5, 1, 1)]
+    assert found.firsts(entries) == [number + 5 for number in range(entries)]
+    assert found.firsts(0) is None
+    kernel.batch_error = ENOTSUPP
+    assert (found.firsts(entries) is None) == (entries > 1)
+
+
 def test_plain_maps_are_not_padded(monkeypatch: pytest.MonkeyPatch) -> None:
     found = table(Kernel(ARRAY, value_size=12), monkeypatch)
     found[key(0)] = bytes(range(12))

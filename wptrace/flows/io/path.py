@@ -252,8 +252,9 @@ class PathFlow(DeviceFlow):
             part.add_distributions(timed)
             untimed.update(part.untimed())
         # Interference is counted before its operation, and may be there without it for a moment.
-        whole = {group: stages for group, stages in timed.items() if TOTAL in stages}
-        found = self._sampling.whole(whole, untimed)
+        for group in [group for group, stages in timed.items() if TOTAL not in stages]:
+            del timed[group]
+        found = self._sampling.whole(timed, untimed)
         for part in self._parts:
             part.add_copies(found)
         return found
@@ -287,7 +288,9 @@ class PathFlow(DeviceFlow):
         given_up = None if shed is None else (shed.given_up, shed.given_up_requests)
         read = books.read(starts, ran, noted, given_up, self._stopped)
         read = {kind.book: read[kind.book] for kind in self.verdict_kinds}
-        folded = {group: count for part in self._parts for group, count in part.folded.items()}
+        folded: dict[Group, int] = {}
+        for part in self._parts:
+            folded.update(part.folded)
         return self._snapshot(read, found, self._counters(), ran.values(), folded=folded)
 
     def folded(self, cells: Distributions, counters: Counters) -> tuple[Distributions, Counters]:

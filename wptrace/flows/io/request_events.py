@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from wptrace.bpf.kernel_btf import vmlinux
@@ -14,10 +15,11 @@ _EVENTS = "events."
 _NO_EVENTS = ("below", "inline_")
 
 
-def counted(cells: Cells) -> dict[Group, dict[str, int]]:
-    """The counters of each row that its kind declares, if these cells have them."""
+def counted(cells: Cells, groups: Iterable[Group] | None = None) -> dict[Group, dict[str, int]]:
+    """The counters of rows, else of each row, that its kind declares, if these cells have them."""
     found: dict[Group, dict[str, int]] = {}
-    for group, counts in cells.counters.items():
+    for group in cells.counters if groups is None else groups:
+        counts = cells.counters[group]
         row = found[group] = {}
         for name in (field.name for field in group.kind.counters):
             place = name if name in counts else _EVENTS + name

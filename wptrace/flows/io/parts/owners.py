@@ -28,6 +28,7 @@ from wptrace.flows.io.kinds import (
 from wptrace.flows.io.operations import call
 from wptrace.flows.io.options import CALL, CGROUP, COMM, DEVICE, DIR, FILE, PROCESS, STATEMENT, THREAD, UNIT
 from wptrace.flows.io.part import Distributions, Part, Tracing
+from wptrace.flows.io.request_events import counted
 from wptrace.flows.io.state import path_in, values_in_flight
 from wptrace.kernel import cpus
 from wptrace.kernel.cgroup_names import CgroupNames
@@ -150,6 +151,8 @@ class Owners(Part):
         self.leaving: Callable[[Collection[int], dict[Group, int]], None] | None = None
         """Called before an owner's number is reused; adds to what was folded into the others."""
         self._folded: dict[Group, int] = {}
+        self._counted: dict[Group, Counter[str]] = {}
+        """The counters of each row, which snapshots share."""
 
     # --- The programs ---------------------------------------------------------------------------------------------
 
@@ -174,13 +177,16 @@ class Owners(Part):
         names = self._names = tracing.names
         self._ops, self._op_kinds = obj.enum("block_op"), obj.enum("op_kind")
         stages = obj.enum("owned_request_stage")
+        ops, requests = obj.maps["owned_op_cells"], obj.maps["owned_request_cells"]
         self.cells = {
-            "owned_op": Cells(obj.maps["owned_op_cells"], [], [TOTAL], True, compact=True),
-            "owned_request": Cells(obj.maps["owned_request_cells"], [], stages, True, compact=True),
+            "owned_op": Cells(ops, [], [TOTAL], True, firsts=ops.firsts),
+            "owned_request": Cells(requests, [], stages, True, firsts=requests.firsts),
         }
         self._elements: dict[int, list[Element]] = {}
-        self._idle: dict[int, int] = {}
-        """By number of an owner: how many reads ago it was last active."""
+        self._owner_of: dict[tuple[str, int], int] = {}
+        self._reads = 0
+        self._active: dict[int, int] = {}
+        """By number of an owner: the number of reads before it was last active."""
         self._others = obj.constants["OWNER_OTHERS"]
         self._labels[self._others] = OTHERS
         for slot, name in enumerate(names):
@@ -206,9 +212,9 @@ class Owners(Part):
         """Follow new rows: the kernel creates them, and their keys name the owner."""
         self._follow_new()
         if not self.kept:
-            self._count_idle()
+            self._note_active()
             rows = self._obj.rodata.owner_row_mask + 1
-            if 2 * len(self._known) > rows or 2 * len(self._idle) > self._obj.length("owners"):
+            if 2 * len(self._known) > rows or 2 * len(self._active) > self._obj.length("owners"):
                 self._free()
 
     def _follow_new(self, owners: Collection[int] | None = None) -> None:
@@ -227,27 +233,28 @@ class Owners(Part):
             if group is not None:
                 one = Element(table, cells.follow(row, group), row, slot, what)
                 self._elements.setdefault(owner, []).append(one)
+                self._owner_of[table, one.number] = owner
 
     # --- Owners that are gone -------------------------------------------------------------------------------------
 
-    def _count_idle(self) -> None:
+    def _note_active(self) -> None:
+        self._reads += 1
         layout = self._obj.struct("owner")
         keys = self._obj.view("owners").cast("Q")[:: layout.size // 8].tolist()
-        for number in compress(range(1, len(keys) + 1), keys):
-            counted = any(one.number in self.cells[one.table].changed for one in self._elements.get(number, ()))
-            self._idle[number] = 0 if counted else self._idle.get(number, -1) + 1
+        there = set(compress(range(1, len(keys) + 1), keys))
+        counted = {self._owner_of[table, number] for table, cells in self.cells.items() for number in cells.changed}
+        self._active.update(dict.fromkeys(there & counted | there - self._active.keys(), self._reads))
 
     def _free(self) -> None:
         """Free those that were idle for longest, until half of them are left."""
         idle = sorted(
-            (number for number, rounds in self._idle.items() if rounds and self.label(number) is not None),
-            key=self._idle.__getitem__,
-            reverse=True,
+            (n for n, active in self._active.items() if active < self._reads and self.label(n) is not None),
+            key=self._active.__getitem__,
         )
         if not idle:
             return
         held = self._held()
-        some = [number for number in idle[: (len(self._idle) + 1) // 2] if number not in held]
+        some = [number for number in idle[: (len(self._active) + 1) // 2] if number not in held]
         words, stride = self._obj.view("owners").cast("Q"), self._obj.struct("owner").size // 8
         hashes = {number: words[(number - 1) * stride] for number in some}
         # From now on a lookup of the owner creates a new entry.
@@ -286,15 +293,17 @@ class Owners(Part):
         for one in elements:
             cells = self.cells[one.table]
             group = cells.leave(one.number)
+            del self._owner_of[one.table, one.number]
             rest = self._rest_of(group)
             if rest is not group:
                 cells.fold(group, rest)
+                self._counted.pop(group, None)
                 folded[group] = folded.pop(group, 0) + 1
         # Each row has a cell in both tables.
         for row in {one.row for one in elements}:
             rows[row] = 0
             self._known.discard(row)
-        del self._idle[number]
+        del self._active[number]
         self._left(self._labels.pop(number))
 
     def _rest_of(self, group: Group) -> Group:
@@ -383,6 +392,11 @@ class Owners(Part):
         # There may be thousands, each in one table only.
         for cells in self.cells.values():
             found.update(cells.shared())
+            for group, counts in counted(cells, cells.copied).items():
+                self._counted[group] = Counter(counts)
+
+    def add_counters(self, found: dict[Group, Counter[str]]) -> None:
+        found.update(self._counted)
 
     @property
     def folded(self) -> dict[Group, int]:
