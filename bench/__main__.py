@@ -66,6 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sub.add_argument("--busy", type=float, default=0.0, help="the share of the others that is busy (default: 0)")
     sub.set_defaults(run=_owners)
 
+    sub = commands.add_parser("rows", help="CPU time of wptrace io --by process, few of whose rows change")
+    sub.add_argument("--processes", type=int, default=5000)
+    sub.add_argument("--busy", type=int, default=50)
+    sub.add_argument("--seconds", type=float, default=20.0)
+    sub.set_defaults(run=_rows)
+
     sub = commands.add_parser("fleet", help="a fleet in ClickHouse and DuckDB, by contrib; needs chdb and duckdb")
     sub.add_argument("cells", type=Path, help="of wptrace io --level block --export json=FILE")
     sub.add_argument("--parquet", type=Path, help="of the same with --each --export parquet=FILE")
@@ -173,6 +179,13 @@ def _scrape(options: argparse.Namespace) -> int:
 
 def _owners(options: argparse.Namespace) -> int:
     print(owners.line(owners.run(options.owners, options.busy)))
+    return 0
+
+
+def _rows(options: argparse.Namespace) -> int:
+    from bench import rows
+
+    print(rows.line(options.processes, options.busy, rows.measure(options.processes, options.busy, options.seconds)))
     return 0
 
 
