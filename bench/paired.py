@@ -9,27 +9,40 @@ from __future__ import annotations
 import atexit
 import os
 import random
+import re
 import shutil
 import signal
+import sqlite3
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from functools import cache
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
+from bench.rig import program_count
+from tests.kernel import postgres
 from tests.kernel.disks import Disk, fio, loop_device
+from tests.kernel.loads import mounted
 from tests.kernel.trace import ROOT, wait_until
+from tests.lab import peers
 
 Found = dict[str, Any]
 _RESAMPLES = 4000
 _REQUESTS = 20_000
 _PIECES = 300_000
+_INSERTS = 2000
+_COMPILED = 20
+# pgbench's scale: 100,000 rows each, some 15 MB.
+_SCALE = 10
+_CLIENTS, _PGBENCH_S = 4, 4
+_CONNECTED = ("-h", "/mnt", "-U", "postgres")
 
+BIOLATENCY = "biolatency"
 MODES: tuple[tuple[str, ...], ...] = (
     ("io", "--level", "path"),
     ("io", "--level", "path", "--interference"),
@@ -38,28 +51,93 @@ MODES: tuple[tuple[str, ...], ...] = (
     ("io", "--level", "block", "--times", "kernel"),
     ("io", "--level", "block", "--times", "own"),
     ("stacks",),
+    (BIOLATENCY,),
 )
+
+
+class Place:
+    """A loop device, and a folder of a file system on another one."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        there = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm")))
+        self.disk = stack.enter_context(loop_device(there / "disk.img"))
+        Path(self.disk.path).write_bytes(bytes(64 << 20))
+        self.below = stack.enter_context(loop_device(there / "files.img", "2048M"))
+        self.folder = stack.enter_context(mounted(self.below, "ext4", there / "files"))
+
+    @cached_property
+    def database(self) -> postgres.Postgres:
+        """PostgreSQL with pgbench's tables, which are larger than its buffers: most reads are system calls."""
+        settings = {"shared_buffers": "16MB", "shared_preload_libraries": ""}
+        found = self._stack.enter_context(postgres.server(self.folder / "postgres", 15, **settings))
+        found.run("pgbench", *_CONNECTED, "-i", "-q", "-s", str(_SCALE), "postgres")
+        return found
 
 
 class Work(NamedTuple):
     name: str
-    run: Callable[[Disk], float]
+    run: Callable[[Place], float]
     """Does it once; nanoseconds a piece."""
+    on_files: bool = False
+    """Whether the file system's device is traced."""
 
 
-def _requests(disk: Disk) -> float:
+def _requests(place: Place) -> float:
     """Return the median, because anything that takes the CPU of the loop device's worker changes the mean."""
-    job = fio(disk.path, rw="randread", number_ios=_REQUESTS, io_size=_REQUESTS * 4096, randseed=1)
+    job = fio(place.disk.path, rw="randread", number_ios=_REQUESTS, io_size=_REQUESTS * 4096, randseed=1)
     return float(job["read"]["clat_ns"]["percentile"]["50.000000"])
 
 
-def _queued(disk: Disk) -> float:
-    """Return the whole time of the best run, because requests overlap."""
-    options = {"rw": "randread", "ioengine": "libaio", "iodepth": 32, "number_ios": _REQUESTS, "randseed": 1}
-    return min(float(fio(disk.path, **options)["read"]["runtime"]) for _ in range(3)) * 1e6 / _REQUESTS
+def _queued(engine: str) -> Callable[[Place], float]:
+    """Return a load of many requests at once: the whole time of its best run."""
+    options = {"rw": "randread", "ioengine": engine, "iodepth": 32, "number_ios": _REQUESTS, "randseed": 1}
+
+    def run(place: Place) -> float:
+        return min(float(fio(place.disk.path, **options)["read"]["runtime"]) for _ in range(3)) * 1e6 / _REQUESTS
+
+    return run
 
 
-def _tree(_disk: Disk) -> float:
+def _inserts(place: Place) -> float:
+    """Insert rows, each in a transaction of its own."""
+    file = place.folder / "inserts.db"
+    file.unlink(missing_ok=True)
+    with closing(sqlite3.connect(file, isolation_level=None)) as database:
+        database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, text TEXT)")
+        begin = time.monotonic_ns()
+        for number in range(_INSERTS):
+            database.execute("INSERT INTO t VALUES (?, ?)", (number, "x" * 100))
+        return (time.monotonic_ns() - begin) / _INSERTS
+
+
+def _built(place: Place) -> float:
+    """Unpack this project's sources and compile some of them; the whole time."""
+    folder = place.folder / "built"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    script = (
+        f'tar -C {ROOT} -cf - wptrace tests bpf_src docs | tar -C "$0" -xf -\n'
+        f'for n in $(seq {_COMPILED}); do gcc -O2 -o "$0/$n" {Path(__file__).with_name("calls.c")}; done\nsync -f "$0"'
+    )
+    begin = time.monotonic_ns()
+    subprocess.run(["sh", "-ec", script, str(folder)], check=True)
+    return float(time.monotonic_ns() - begin)
+
+
+def _pgbench(*options: str) -> Callable[[Place], float]:
+    """Return a load of transactions of pgbench: the time for one."""
+
+    def run(place: Place) -> float:
+        words = ["-n", "-M", "prepared", "-c", str(_CLIENTS), "-j", "2", "-T", str(_PGBENCH_S), *options, "postgres"]
+        said = place.database.run("pgbench", *_CONNECTED, *words)
+        (rate,) = re.findall(r"^tps = ([0-9.]+) \(without", said, re.M)
+        return 1e9 / float(rate)
+
+    return run
+
+
+def _tree(_place: Place) -> float:
     """Open, read and close small cached files; return the best time for a file."""
     folders = [ROOT / name for name in ("wptrace", "tests", "docs", "bpf_src")]
     command = ["taskset", "--cpu-list", str(max(os.sched_getaffinity(0))), "grep", "-rc", "no such line"]
@@ -72,7 +150,7 @@ def _tree(_disk: Disk) -> float:
     return min(times) / files
 
 
-def _calls(_disk: Disk) -> float:
+def _calls(_place: Place) -> float:
     """Read and write one byte each: two system calls without I/O. Return the best time."""
     command = ["dd", "if=/dev/zero", "of=/dev/null", "bs=1", f"count={_PIECES}", "status=none"]
     times = []
@@ -91,10 +169,10 @@ def _loop() -> str:
     return str(program)
 
 
-def _bare(call: str) -> Callable[[Disk], float]:
+def _bare(call: str) -> Callable[[Place], float]:
     """Return a load of one system call, because `dd` does other work between its calls."""
 
-    def run(_disk: Disk) -> float:
+    def run(_place: Place) -> float:
         command = ["taskset", "--cpu-list", str(max(os.sched_getaffinity(0))), _loop(), call, str(_PIECES)]
         return min(float(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout) for _ in range(4))
 
@@ -103,7 +181,12 @@ def _bare(call: str) -> Callable[[Disk], float]:
 
 WORKS = (
     Work("fio psync randread 4k on a loop device", _requests),
-    Work("fio libaio randread 4k, depth 32, on a loop device", _queued),
+    Work("fio libaio randread 4k, depth 32, on a loop device", _queued("libaio")),
+    Work("fio io_uring randread 4k, depth 32, on a loop device", _queued("io_uring")),
+    Work("pgbench, reads only", _pgbench("-S"), True),
+    Work("pgbench", _pgbench(), True),
+    Work("sqlite, an insert a transaction", _inserts, True),
+    Work("tar and gcc", _built, True),
     Work("grep of a tree of small files in the page cache", _tree),
     Work("dd bs=1 from /dev/zero to /dev/null", _calls),
     Work("read of one byte from /dev/zero", _bare("read")),
@@ -113,36 +196,42 @@ WORKS = (
 
 def measure(pairs: int, modes: Sequence[tuple[str, ...]] = MODES, works: Collection[str] = ()) -> list[Found]:
     found = []
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, loop_device(Path(folder, "disk.img")) as disk:
-        Path(disk.path).write_bytes(bytes(64 << 20))
+    with ExitStack() as stack:
+        place = Place(stack)
         for work in (work for work in WORKS if not works or work.name in works):
-            work.run(disk)
+            work.run(place)
             for mode in modes:
-                one = _compare(work, mode, disk, pairs)
+                one = _compare(work, mode, place, pairs)
                 found.append(one)
                 low, high = one["interval"]
                 print(
-                    f"{work.name}, wptrace {' '.join(mode)}: {(one['ratio'] - 1) * 100:+.1f} %"
+                    f"{work.name}, {shown(mode)}: {(one['ratio'] - 1) * 100:+.1f} %"
                     f" ({(low - 1) * 100:+.1f} to {(high - 1) * 100:+.1f} %), {one['without_ns']:.0f} ns without",
                     flush=True,
                 )
     return found
 
 
-def _compare(work: Work, mode: Sequence[str], disk: Disk, pairs: int) -> Found:
+def shown(mode: Sequence[str]) -> str:
+    return " ".join(mode if mode == (BIOLATENCY,) else ("wptrace", *mode))
+
+
+def _compare(work: Work, mode: Sequence[str], place: Place, pairs: int) -> Found:
     """Measure each pair in another order than the one before, so that drift affects both equally."""
+    tracing = _biolatency if mode == (BIOLATENCY,) else partial(_tracing, mode)
+    disk = place.below if work.on_files else place.disk
     ratios, without = [], []
     for number in range(pairs):
         times = {}
         for traced in (False, True) if number % 2 else (True, False):
-            with _tracing(mode, disk) if traced else nullcontext(), _real_time():
-                times[traced] = work.run(disk)
+            with tracing(disk) if traced else nullcontext(), _real_time():
+                times[traced] = work.run(place)
         ratios.append(times[True] / times[False])
         without.append(times[False])
     ratio, low, high = estimate(ratios)
     return {
         "work": work.name,
-        "mode": " ".join(mode),
+        "mode": shown(mode),
         "pairs": pairs,
         "ratio": ratio,
         "interval": [low, high],
@@ -181,3 +270,20 @@ def _tracing(mode: Sequence[str], disk: Disk) -> Iterator[None]:
                 process.wait(60)
             finally:
                 process.kill()
+
+
+@contextmanager
+def _biolatency(disk: Disk) -> Iterator[None]:
+    before = program_count()
+    with subprocess.Popen(
+        peers.command("biolatency-libbpf", "-d", disk.name), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            # It has two programs.
+            wait_until(lambda: program_count() >= before + 2 or process.poll() is not None, "biolatency")
+            if process.poll() is not None:
+                raise RuntimeError(f"biolatency ended with {process.returncode}")
+            yield
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(60)

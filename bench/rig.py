@@ -115,7 +115,7 @@ class Running:
     def __init__(self, tool: Tool, disks: Sequence[str]) -> None:
         self.tool = tool
         self._disks = disks
-        self._known = _programs()
+        self._known = program_count()
         self._out = Path(OUTPUT).open("wb")  # noqa: SIM115 - closed in end
         self._process = subprocess.Popen(
             tool.command(disks),
@@ -135,7 +135,7 @@ class Running:
         if not self.tool.peer:
             return '"kind":"start"' in Path(OUTPUT).read_text() and self.quiet(0.05)
         if self.tool.programs:
-            there = _programs() >= self._known + self.tool.programs
+            there = program_count() >= self._known + self.tool.programs
         else:
             there = all(_blktraced(disk) for disk in self._disks)
         return there and all(self.quiet(0.05) for _ in range(3))
@@ -194,7 +194,7 @@ class Running:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._out.close()
-        self._wait(lambda: _programs() <= self._known, "its programs to go", alive=False)
+        self._wait(lambda: program_count() <= self._known, "its programs to go", alive=False)
 
     def _wait(self, condition: object, what: str, alive: bool = True) -> None:
         end = time.monotonic() + _PATIENCE_S
@@ -207,7 +207,7 @@ class Running:
             time.sleep(0.05)
 
 
-def _programs() -> int:
+def program_count() -> int:
     return sum(1 for _ in loaded.programs())
 
 

@@ -202,14 +202,20 @@ def _kinds(programs: Sequence[str]) -> str:
 
 
 def _paired(results: Sequence[Found]) -> str:
+    """A row for each load, a column for each mode."""
+    modes = list(dict.fromkeys(one["mode"] for one in results))
     rows = []
-    for one in results:
-        low, high = (f"{(value - 1) * 100:+.1f}" for value in one["interval"])
-        ratio = f"{(one['ratio'] - 1) * 100:+.1f} %"
-        rows.append(
-            [one["work"], f"`wptrace {one['mode']}`", f"{one['without_ns']:,.0f} ns", ratio, f"{low} to {high} %"]
-        )
-    return _rows(["load", "", "without", "with", "95 % interval"], rows, 2)
+    for work in dict.fromkeys(one["work"] for one in results):
+        found = {one["mode"]: one for one in results if one["work"] == work}
+        without = min(one["without_ns"] for one in found.values())
+        row = [work, f"{without:,.0f} ns" if without < 1e5 else f"{without / 1e6:,.2f} ms"]
+        for mode in modes:
+            ratio, low, high = (
+                f"{(value - 1) * 100:+.1f}" for value in (found[mode]["ratio"], *found[mode]["interval"])
+            )
+            row.append(f"{ratio} ({low} to {high})")
+        rows.append(row)
+    return _rows(["load", "without", *(f"`{mode}`" for mode in modes)], rows, 1)
 
 
 def _reader(results: Sequence[Found]) -> str:
