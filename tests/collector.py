@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.lab.peers import free_address
+
 PATIENCE = 60.0
 
 
@@ -148,8 +150,7 @@ def silent() -> Iterator[tuple[str, socket.socket]]:
 
 def nobody() -> str:
     """Return an address without a listener."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"http://127.0.0.1:{server.getsockname()[1]}"
+    return f"http://{free_address()}"
 
 
 def points(messages: Sequence[bytes], name: str) -> list[tuple[dict[str, str], Any]]:

@@ -22,8 +22,13 @@ def path(names: bytes, cut: bool) -> str:
     return f".../{found}" if cut else f"/{found}" if parts else ""
 
 
+def path_layout(obj: BpfObject) -> Any:
+    """The first part of a record, which alone is kept of a file or directory."""
+    return obj.struct("io_record").before("statement")
+
+
 def path_in(layout: Any, record: memoryview) -> str:
-    """The path in a record of a file or directory, which has nothing else."""
+    """The path in a record with this layout."""
     values = dict(zip(layout.fields, layout.struct.unpack_from(record)))
     return path(bytes(values["path"])[: values["path_end"]], bool(values["path_cut"])) or "/"
 

@@ -29,7 +29,7 @@ from wptrace.flows.io.operations import call
 from wptrace.flows.io.options import CALL, CGROUP, COMM, DEVICE, DIR, FILE, PROCESS, STATEMENT, THREAD, UNIT
 from wptrace.flows.io.part import Distributions, Part, Tracing
 from wptrace.flows.io.request_events import counted
-from wptrace.flows.io.state import path_in, values_in_flight
+from wptrace.flows.io.state import path_in, path_layout, values_in_flight
 from wptrace.kernel import cpus
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.model import kind
@@ -378,7 +378,7 @@ class Owners(Part):
 
     @cached_property
     def _path_layout(self) -> Any:
-        return self._obj.struct("io_record").before("statement")
+        return path_layout(self._obj)
 
     def _path(self, number: int) -> str:
         memory = self._obj.maps["owner_paths"].raw(number - 1)

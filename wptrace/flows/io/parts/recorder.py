@@ -19,7 +19,7 @@ from wptrace.flows.io.kinds import OPERATION
 from wptrace.flows.io.part import Part, Tracing
 from wptrace.flows.io.recorded import FLAGS, RECORDED
 from wptrace.flows.io.records import OwnersOfRecords
-from wptrace.flows.io.state import path_in
+from wptrace.flows.io.state import path_in, path_layout
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.kernel.tasks import comm
 from wptrace.model.kind import Kind
@@ -79,7 +79,7 @@ class NamedRecorder(Recorder):
             yield values["tid"], (values["tgid"], self._cgroups.of(values["cgroup"]), comm(values["comm"]))
 
     def _files(self) -> Iterator[tuple[tuple[int, int], str]]:
-        names = self._obj.struct("io_record").before("statement")
+        names = path_layout(self._obj)
         paths = self._obj.maps["recorded_paths"]
         for values in _used(self._obj.maps["recorded_files"], self._obj.struct("recorded_file"), "key"):
             memory = paths.raw(values["place"])
