@@ -22,6 +22,9 @@ from wptrace.agent.collector import Target, endpoint
 from wptrace.agent.sender import Sender
 from wptrace.outputs.otlp import Message
 
+# wrap_socket() of Python 3.11 leaves its socket open if the other side resets the connection meanwhile.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
+
 ROOM = 1 << 20
 
 
