@@ -12,6 +12,8 @@ import os
 import struct
 import zlib
 from collections.abc import Collection, Iterable, Iterator
+from itertools import compress
+from operator import ne
 from typing import Any, Callable, NamedTuple, Optional, Protocol
 
 from wptrace.errors import WptraceError
@@ -22,8 +24,11 @@ from wptrace.model.kind import Group
 # Whether stores of a CPU are seen in order by the others. BPF programs have no barriers before 6.15.
 _ORDERED = os.uname().machine == "x86_64"
 _HIST = ("sum", "low", "max", "squares", "squares_high")
-_FIELDS, _BUCKET = struct.Struct("<5Q"), struct.Struct("<I")
-_HIST_BYTES = _FIELDS.size + SLOTS * _BUCKET.size
+_FIELDS, _BUCKET_BYTES = struct.Struct("<5Q"), 4
+_HIST_BYTES = _FIELDS.size + SLOTS * _BUCKET_BYTES
+# Buckets are compared by pieces, of which most are the same.
+_PIECE = range(40)
+_PIECE_STRUCT = struct.Struct(f"<{len(_PIECE)}I")
 _ALL_BITS = (1 << 64) - 1
 _BUCKETS = 1 << 32
 
@@ -227,13 +232,13 @@ class Cells:
     def _add(self, group: Group, now: bytes, was: bytes) -> None:
         self._fresh.add(group)
         self._part(group)
-        counters = self.counters.setdefault(group, dict.fromkeys(self._counters, 0))
+        if group not in self.counters:
+            self.counters[group] = dict.fromkeys(self._counters, 0)
+            self.distributions[group] = {name: Distribution() for name in (*self._hists, *self._absent)}
+        counters, distributions = self.counters[group], self.distributions[group]
         head = self._head.struct
         for name, count, before in zip(self._counters, head.unpack_from(now), head.unpack_from(was)):
             counters[name] += self._grown(count - before)
-        distributions = self.distributions.setdefault(
-            group, {name: Distribution() for name in (*self._hists, *self._absent)}
-        )
         for name, first in self._hists.items():
             slots = slice(first + _FIELDS.size, first + _HIST_BYTES)
             grown = self._buckets(now[slots], was[slots])
@@ -255,13 +260,15 @@ class Cells:
         found: dict[int, int] = {}
         if now == was:
             return found
-        changed = int.from_bytes(now, "little") ^ int.from_bytes(was, "little")
-        while changed:
-            slot = ((changed & -changed).bit_length() - 1) // 32
-            changed = changed >> 32 * (slot + 1) << 32 * (slot + 1)
-            (new,), (old,) = _BUCKET.unpack_from(now, 4 * slot), _BUCKET.unpack_from(was, 4 * slot)
-            grown = (new - old) % _BUCKETS
-            found[slot] = self._grown(grown if grown < _BUCKETS // 2 else grown - _BUCKETS)
+        for first in range(0, SLOTS, len(_PIECE)):
+            place = first * _BUCKET_BYTES
+            new, old = now[place : place + _PIECE_STRUCT.size], was[place : place + _PIECE_STRUCT.size]
+            if new == old:
+                continue
+            counts, before = _PIECE_STRUCT.unpack(new), _PIECE_STRUCT.unpack(old)
+            for slot in compress(_PIECE, map(ne, counts, before)):
+                grown = (counts[slot] - before[slot]) % _BUCKETS
+                found[first + slot] = grown if grown < _BUCKETS // 2 else self._grown(grown - _BUCKETS)
         return found
 
     def _part(self, group: Group) -> None:

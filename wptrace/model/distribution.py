@@ -37,6 +37,7 @@ def bounds(slot: int) -> tuple[int, int]:
 
 
 _SLOTS = range(SLOTS)
+_MIDDLES = [(sum(bounds(slot)) - 1) / 2 for slot in _SLOTS]
 _NO_BUCKETS: list[int] = []
 
 
@@ -291,12 +292,16 @@ def _squares(
         if is_there and left.get(index(extreme)):
             left[index(extreme)] -= 1
             values.append((extreme, 1))
+    outer = index(minimum), index(maximum)
     for slot, number in left.items():
         if number:
-            low, high = bounds(slot)
-            values.append(((max(low, minimum) + min(high - 1, maximum)) / 2, number))
-    mean = sum(value * number for value, number in values) / count
-    spread = sum((value - mean) ** 2 * number for value, number in values)
+            middle = _MIDDLES[slot]
+            if slot in outer:
+                low, high = bounds(slot)
+                middle = (max(low, minimum) + min(high - 1, maximum)) / 2
+            values.append((middle, number))
+    mean = sum([value * number for value, number in values]) / count
+    spread = sum([(value - mean) ** 2 * number for value, number in values])
     return total * total // count + int(spread)
 
 
