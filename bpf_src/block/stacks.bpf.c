@@ -13,6 +13,7 @@
 #include "lib/hist.h"
 #include "lib/tracepoint.h"
 #include "lib/stack_id.h"
+#include "lib/table.h"
 
 enum stacks_cause {
 	STACKS_CAUSE_STATE_FULL,
@@ -35,19 +36,31 @@ struct stack_key {
 	__u16 op;
 };
 
-struct io_state {
+struct io {
+	__u64 bio; /* 0: free */
+	__u64 start_ns;
 	struct stack_key key;
 	__u32 bytes;
-	__u64 start_ns;
+	bool crowded;
 };
 
-/* By the bio. */
+#define IO_BITS 14
+CONSTANT(IOS, 1 << IO_BITS);
+
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__type(key, __u64);
-	__type(value, struct io_state);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, IOS);
+	__type(key, __u32);
+	__type(value, struct io);
 } ios SEC(".maps");
+
+static __always_inline struct io *io_at(__u32 place)
+{
+	place &= IOS - 1;
+	return bpf_map_lookup_elem(&ios, &place);
+}
+
+PLAIN_TABLE(io, struct io, bio, IO_BITS, 16)
 
 /* Shared by all CPUs, as per-CPU rows would take too much memory, so it is updated with atomics. */
 struct stack_cell {
@@ -129,10 +142,11 @@ static __always_inline int on_io_start(void *ctx, struct bio *bio, bool trusted)
 {
 	__u32 bytes = FIELD(trusted, bio, bi_iter.bi_size);
 	__u32 flags = FIELD(trusted, bio, bi_opf);
-	struct io_state state = {};
-	__u64 key = (__u64)bio;
 	struct device_match match;
 	struct totals *counts;
+	struct stack_key key;
+	struct io *io;
+	__u32 place;
 
 	match = find_device(bio_disk(bio, trusted), FIELD(trusted, bio, bi_iter.bi_sector), !bytes);
 	if (!match.found || !task_matches())
@@ -141,28 +155,33 @@ static __always_inline int on_io_start(void *ctx, struct bio *bio, bool trusted)
 	if (!counts)
 		return 0;
 	counts->started++;
-	state.key.slot = match.slot;
+	key.slot = match.slot;
 	/* A flush comes as an empty write. */
-	state.key.op = bytes || request_op(flags) != BLOCK_OP_WRITE ? request_op(flags) : BLOCK_OP_FLUSH;
+	key.op = bytes || request_op(flags) != BLOCK_OP_WRITE ? request_op(flags) : BLOCK_OP_FLUSH;
 	/* The end function of a bio shows who made it. */
-	state.key.kernel = kernel_stack_id(ctx, (void *)FIELD(trusted, bio, bi_end_io), flags);
-	state.key.user = -1;
-	state.bytes = bytes;
-	if (state.key.kernel < 0)
+	key.kernel = kernel_stack_id(ctx, (void *)FIELD(trusted, bio, bi_end_io), flags);
+	key.user = -1;
+	key.tgid = 0;
+	if (key.kernel < 0)
 		COUNT(loss[STACKS_CAUSE_NO_STACK]);
 	if (with_user) {
-		state.key.tgid = bpf_get_current_pid_tgid() >> 32;
-		state.key.user = walked_stack_id(ctx, BPF_F_USER_STACK);
-		meet(state.key.tgid);
+		key.tgid = bpf_get_current_pid_tgid() >> 32;
+		key.user = walked_stack_id(ctx, BPF_F_USER_STACK);
+		meet(key.tgid);
 	}
-	state.start_ns = bpf_ktime_get_ns();
-	if (!bpf_map_update_elem(&ios, &key, &state, BPF_NOEXIST))
-		return 0;
-	/* Its memory was used by another one, whose end was not seen. */
-	if (!bpf_map_update_elem(&ios, &key, &state, BPF_EXIST))
+	io = find_io((__u64)bio);
+	if (io)
+		/* Its memory was used by another one, whose end was not seen. */
 		COUNT(loss[STACKS_CAUSE_UNMATCHED_START]);
 	else
+		io = claim_io((__u64)bio, &place);
+	if (!io) {
 		COUNT(loss[STACKS_CAUSE_STATE_FULL]);
+		return 0;
+	}
+	io->key = key;
+	io->bytes = bytes;
+	io->start_ns = bpf_ktime_get_ns();
 	return 0;
 }
 
@@ -194,32 +213,35 @@ static __always_inline void charge(struct stack_cell *cell, __u32 bytes, __u64 l
 /* A function of its own, so that the verifier goes through it once and not for every bio that a request can have. */
 __noinline int finish(__u64 bio, __u64 now)
 {
-	struct io_state *found = bpf_map_lookup_elem(&ios, &bio);
 	struct totals *counts = totals_here();
-	struct io_state state;
+	struct io *found = find_io(bio);
 	struct stack_cell *cell;
+	struct stack_key key;
 	__u64 latency;
+	__u32 bytes;
 
 	if (!found || !counts) { /* started before tracing began, or somebody else's */
 		if (!filter_task)
 			COUNT(loss[STACKS_CAUSE_UNMATCHED_END]);
 		return 0;
 	}
-	state = *found;
-	bpf_map_delete_elem(&ios, &bio);
+	key = found->key;
+	bytes = found->bytes;
 	/* Clocks of two CPUs may differ by some cycles. */
-	latency = now > state.start_ns ? now - state.start_ns : 0;
+	latency = now > found->start_ns ? now - found->start_ns : 0;
+	barrier();
+	found->bio = 0;
 	if (latency < min_ns) {
 		counts->finished++;
 		return 0;
 	}
-	cell = cell_of(&state.key);
+	cell = cell_of(&key);
 	if (!cell) {
 		COUNT(loss[STACKS_CAUSE_NO_CELL]);
 		return 0;
 	}
 	counts->finished++;
-	charge(cell, state.bytes, latency);
+	charge(cell, bytes, latency);
 	return 0;
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from wptrace.bpf import trial
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader, Record, Ring
 from wptrace.engine import filters
@@ -26,8 +27,7 @@ _C = Point("C", "completed")
 
 # Disks that come later.
 _SPARE = 64
-# I/Os that can be in flight, and rows of different stacks.
-_STATES = 16384
+# Rows of different stacks.
 _CELLS = 2048
 _STACKS = 4096
 _MORE_STACKS = 1024
@@ -142,7 +142,8 @@ class StacksFlow(Flow):
     def _prepare(self, obj: BpfObject) -> None:
         self.configure(obj)
         obj.rodata.with_user = self._options.user
-        sizes = {"ios": _STATES, "cells": _CELLS, "stacks": _STACKS, "more_stacks": _MORE_STACKS}
+        obj.rodata.without_exchange = not trial.exchanges()
+        sizes = {"cells": _CELLS, "stacks": _STACKS, "more_stacks": _MORE_STACKS}
         if self._options.user:
             sizes["processes"] = _PROCESSES
         for name, size in sizes.items():

@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.docs.pages import section, tables, text
 from tests.unit.docs.test_json import SCHEMA
+from wptrace.bpf.object import BpfObject, find
 from wptrace.engine.flow import Flow
 from wptrace.flows import size, stacks
 from wptrace.flows.size import SizeFlow
@@ -47,5 +48,7 @@ def test_the_page_has_the_fields_of_its_rows(page: str, row: str) -> None:
 
 def test_how_much_fits_is_what_the_page_says() -> None:
     page = text("stacks.md")
-    assert f"room for {stacks._STATES:,} I/Os in flight, {stacks._CELLS:,} rows and some 4,000 stacks" in page
+    with BpfObject(find("stacks")) as obj:
+        ios = obj.constants["IOS"]
+    assert f"room for {ios:,} I/Os in flight, {stacks._CELLS:,} rows and some 4,000 stacks" in page
     assert stacks._STACKS == 4096
