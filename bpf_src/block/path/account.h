@@ -390,17 +390,15 @@ static __always_inline void count_owned_with_request(struct op_state *op, struct
 }
 
 /* An operation with a single request that it waited for: both share distributions, except for the total. */
-static __noinline int count_with_request(struct op_state *op, struct done *done, __s64 result)
+static __always_inline void count_with_request(struct op_state *op, struct done *done, __s64 result)
 {
 	struct only_cell *cell;
 	struct times *times;
 	__u64 at;
 
-	if (!op || !done)
-		return 0;
 	cell = cell_at(&only_cells, done->slot * PLAIN_KINDS + (op->op_kind & 1));
 	if (!cell)
-		return 0;
+		return;
 	COUNT_MORE(cell->request_bytes, done->bytes);
 	if (done->error)
 		COUNT(cell->request_failed);
@@ -417,13 +415,12 @@ static __noinline int count_with_request(struct op_state *op, struct done *done,
 	COUNT_RESULT(cell, result);
 	if (owner_by)
 		count_owned_with_request(op, done, at - op->start_ns, result);
-	return 0;
 }
 
 /* Its only request, if that is of its own kind: a write may have to read the rest of its page. */
 static __always_inline struct done *shared_request(struct op_state *op)
 {
-	struct bio_state *state = bio_at(op->only - 1);
+	struct bio_state *state = COMPUTED(bio_at(op->only - 1));
 
 	_Static_assert((int)OP_KIND_READ == (int)BLOCK_OP_READ && (int)OP_KIND_WRITE == (int)BLOCK_OP_WRITE, "alike");
 	return state->op_kind == op->op_kind ? &state->done : NULL;
