@@ -355,17 +355,13 @@ static __always_inline void drop_only(struct op_state *op)
 		COUNT((cell)->finished); \
 	} while (0)
 
-/*
- * A single comparison, and a value that the verifier considers equal on both branches.
- */
+/* A single comparison. The time is read once more, so that the verifier knows nothing of it on both branches. */
 #define COUNT_UP_TO(stage, until) \
 	do { \
-		__u64 __until = (until); \
-		if (__until > at) { \
-			hist_add_short(cell, &cell->stages[stage], __until - at, false); \
-			at = __until; \
+		if ((until) > at) { \
+			hist_add_short(cell, &cell->stages[stage], (until) - at, false); \
+			at = *(const volatile __u64 *)&(until); \
 		} \
-		UNCONNECTED(at); \
 	} while (0)
 
 #define COUNT_STAGE_UP_TO(name, from, to) COUNT_UP_TO(ONLY_STAGE_##name, times->to);
