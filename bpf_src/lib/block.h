@@ -230,26 +230,45 @@ struct device_match {
 	bool stateful;
 };
 
-static __always_inline struct device_match find_device(__u32 dev, __u64 sector, bool any_sector)
+static __always_inline bool is_on(struct device_entry *entry, __u32 dev, __u64 sector, bool any_sector)
 {
-	struct device_match match = {};
-	__u32 at = device_place(dev, DEVICES);
-	int probe;
+	/* A free entry has no sectors. */
+	return entry->dev == dev && (any_sector ? dev != 0 : sector >= entry->first && sector < entry->end);
+}
+
+/* The place of an entry that is not where the hash says, or DEVICES. Global: verified once. */
+__noinline __u32 displaced_device(__u32 dev, __u64 sector, bool any_sector)
+{
+	__u32 at = device_place(dev, DEVICES), probe;
 
 	for (probe = 0; probe < DEVICE_PROBES; probe++) {
 		struct device_entry *entry = &devices[(at + probe) & (DEVICES - 1)];
 
 		if (!entry->dev)
 			break;
-		if (entry->dev == dev && (any_sector || (sector >= entry->first && sector < entry->end))) {
-			match.slot = entry->slot;
-			match.stateful = entry->stateful;
-			match.found = true;
+		if (is_on(entry, dev, sector, any_sector))
+			return (at + probe) & (DEVICES - 1);
+	}
+	return DEVICES;
+}
+
+static __always_inline struct device_match find_device(__u32 dev, __u64 sector, bool any_sector)
+{
+	struct device_match match = {.slot = UNLISTED_SLOT};
+	__u32 at = device_place(dev, DEVICES);
+	struct device_entry *entry = COMPUTED(&devices[at]);
+
+	if (!is_on(entry, dev, sector, any_sector)) {
+		at = displaced_device(dev, sector, any_sector);
+		if (at >= DEVICES) {
+			match.found = trace_unlisted;
 			return match;
 		}
+		entry = COMPUTED(&devices[at]);
 	}
-	match.slot = UNLISTED_SLOT;
-	match.found = trace_unlisted;
+	match.slot = entry->slot;
+	match.stateful = entry->stateful;
+	match.found = true;
 	return match;
 }
 
