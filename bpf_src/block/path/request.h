@@ -113,23 +113,25 @@ static __always_inline struct bio_state *begin_issue(struct request *rq, bool tr
 {
 	struct bio_state *state = first_of(rq, false, trusted);
 
-	/* The kernel skipped the program when it was queued: of its device nothing is known yet. */
-	if (state && state->kind == BIO_KIND_LINKED) {
-		state->bio = 0;
-		state = NULL;
-	}
-	if (!state) {
-		struct device_match match;
+	if (!state || state->kind != BIO_KIND_QUEUED) {
+		/* The kernel skipped the program when it was queued: of its device nothing is known yet. */
+		if (state && state->kind == BIO_KIND_LINKED) {
+			state->bio = 0;
+			state = NULL;
+		}
+		if (!state) {
+			struct device_match match;
 
-		if (!tracing || filtering)
-			return NULL;
-		match = traced_disk(rq, trusted);
-		state = match.found ? take_unqueued(rq, match.slot) : NULL;
-		if (!state)
+			if (!tracing || filtering)
+				return NULL;
+			match = traced_disk(rq, trusted);
+			state = match.found ? take_unqueued(rq, match.slot) : NULL;
+			if (!state)
+				return NULL;
+		}
+		if (state->kind == BIO_KIND_ABOVE && !descend(state, rq))
 			return NULL;
 	}
-	if (state->kind == BIO_KIND_ABOVE && !descend(state, rq))
-		return NULL;
 	if (state->kind != BIO_KIND_HEAD) {
 		state->kind = BIO_KIND_HEAD;
 		if (!state->empty)
