@@ -112,54 +112,52 @@ static __always_inline bool is_stacked(struct bio *bio, bool trusted)
 	return !FIELD(trusted, bio_queue(bio, trusted), mq_ops);
 }
 
-static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_kind kind, bool trusted)
+/* A bio whose device is known. */
+struct taken {
+	__u32 dev;
+	__u32 layer; /* LAYERS: none */
+	__u16 slot;
+	bool above; /* it is sent to a stacked device */
+	bool empty;
+};
+
+static __always_inline int take_known(struct bio *bio, struct op_state *op, enum bio_kind kind, struct taken known,
+				      bool trusted)
 {
 	__u64 key = (__u64)bio;
-	__u32 flags = FIELD(trusted, bio, bi_opf);
-	__u32 dev = bio_disk(bio, trusted);
-	enum block_op op_kind = request_op(flags);
-	bool empty = !FIELD(trusted, bio, bi_iter.bi_size) && op_kind <= BLOCK_OP_WRITE;
-	struct device_match match = find_device(dev, FIELD(trusted, bio, bi_iter.bi_sector), empty);
-	struct bio_state *state;
-	bool above = false, untimed;
-	__u32 layer = LAYERS;
+	struct bio_state *state = bio_for(key);
+	__u32 flags;
 
-	if (!match.found || match.slot == UNLISTED_SLOT) {
-		above = is_stacked(bio, trusted);
-		if (above && stacked)
-			layer = layer_of(dev);
-		if (above)
-			kind = kind == BIO_KIND_HELD ? kind : BIO_KIND_ABOVE;
-		else if (!match.found)
-			return 0;
-	}
-	state = bio_for(key);
 	if (!state) {
-		if (above || empty)
+		if (known.above || known.empty)
 			COUNT(loss[PATH_CAUSE_LAYER_FULL]);
 		else
 			no_place(op);
 		return 0;
 	}
 	start_bio(state, kind);
-	state->op_kind = op_kind;
-	state->empty = empty;
-	state->done.dev = dev;
-	state->done.slot = match.slot;
+	/* Not before: what is kept over the claim is kept in memory. */
+	flags = FIELD(trusted, bio, bi_opf);
+	state->op_kind = request_op(flags);
+	state->empty = known.empty;
+	state->done.dev = known.dev;
+	state->done.slot = known.slot;
 	state->task = 0;
 	own_bio(state, op, bio);
-	untimed = request_sample && !op && layer == LAYERS && !is_timed();
-	state->untimed = untimed;
-	/* After what may take long, and the compiler has few registers for what is needed behind a call. */
-	state->done.times.queued = untimed ? 0 : bpf_ktime_get_ns();
-	if (layer < LAYERS)
-		begin_layer(state, layer, FIELD(trusted, bio, bi_iter.bi_sector), FIELD(trusted, bio, bi_iter.bi_size));
-	if (untimed) {
+	if (!op && request_sample && known.layer == LAYERS && !is_timed()) {
+		state->untimed = true;
+		state->done.times.queued = 0;
 		if (following)
 			follow(state, bio);
 		return 0;
 	}
-	if (neighbours && !above)
+	state->untimed = false;
+	/* After what may take long, and the compiler has few registers for what is needed behind a call. */
+	state->done.times.queued = bpf_ktime_get_ns();
+	if (known.layer < LAYERS)
+		begin_layer(state, known.layer, FIELD(trusted, bio, bi_iter.bi_sector),
+			    FIELD(trusted, bio, bi_iter.bi_size));
+	if (neighbours && !known.above)
 		look_when_queued(state);
 	if (keeps_records())
 		note_submitter(state);
@@ -175,7 +173,7 @@ static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_k
 		return 0;
 	state->task = op->task;
 	state->op = op->place;
-	if (above) {
+	if (known.above) {
 		op->above = key;
 		op->above_ns = state->done.times.queued;
 		/* It may end before its task sleeps for it, but it is no page-cache hit. */
@@ -186,6 +184,37 @@ static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_k
 		belong(state, op, bio, flags);
 	}
 	return 0;
+}
+
+static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_kind kind, bool trusted)
+{
+	struct taken known = {.layer = LAYERS};
+	struct device_match match;
+	__u64 sector;
+
+	known.dev = bio_disk(bio, trusted);
+	sector = FIELD(trusted, bio, bi_iter.bi_sector);
+	if (FIELD(trusted, bio, bi_iter.bi_size)) {
+		match = find_device(known.dev, sector, false);
+		known.slot = match.slot;
+		/* Most are like this: what follows is compiled for these alone. */
+		if (match.found && match.slot != UNLISTED_SLOT)
+			return take_known(bio, op, kind, known, trusted);
+	} else {
+		known.empty = request_op(FIELD(trusted, bio, bi_opf)) <= BLOCK_OP_WRITE;
+		match = find_device(known.dev, sector, known.empty);
+		known.slot = match.slot;
+	}
+	if (!match.found || match.slot == UNLISTED_SLOT) {
+		known.above = is_stacked(bio, trusted);
+		if (known.above && stacked)
+			known.layer = layer_of(known.dev);
+		if (known.above)
+			kind = kind == BIO_KIND_HELD ? kind : BIO_KIND_ABOVE;
+		else if (!match.found)
+			return 0;
+	}
+	return take_known(bio, op, kind, known, trusted);
 }
 
 /* A stacked device made it from a bio above and inherits its owner; a worker may be sending it. */
@@ -310,7 +339,7 @@ static __always_inline int on_bio_queue(struct bio *bio, bool trusted)
 		if (neighbours && filtering)
 			queue_stranger(bio);
 		return 0;
-	} else if (op->woken_ns || op->last) {
+	} else if (op->last) {
 		settle_previous(op);
 	}
 	return take(bio, op, BIO_KIND_QUEUED, trusted);
