@@ -154,6 +154,24 @@ def test_sums_without_options_are_exact(disks: list[Disk], options: tuple[str, .
         assert sum(row["count"] for row in owned) == total(job)
 
 
+@pytest.mark.guest
+def test_readahead_without_options_is_waited_for_by_nobody() -> None:
+    """Of reads in order on a disk that has all at once, the first one waits, and what starts readahead does not."""
+    blocks = 64
+    with null_device("wptest_ahead", irqmode=0) as disk, Trace(f"--dev={disk.name}") as trace:
+        before = disk.completed()
+        fd = os.open(disk.path, os.O_RDONLY)
+        for block in range(blocks):
+            assert len(os.pread(fd, 4096, block << 12)) == 4096
+        os.close(fd)
+        requests = disk.completed()["read"] - before["read"]
+        trace.stop()
+    assert lossless(trace.summary), trace.summary["loss"]
+    assert count(trace.summary, op="read", kind="operation") == 1
+    assert count(trace.summary, op="read", kind="hit") == blocks - 1
+    assert count(trace.summary, op="read") == requests > 1
+
+
 @pytest.mark.one_kernel
 def test_stories_of_hostile_names(disks: list[Disk], tmp_path: Path) -> None:
     """Escape codes, newlines and invalid UTF-8 never reach the terminal and never break a line."""

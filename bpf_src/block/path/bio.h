@@ -26,8 +26,16 @@ static __always_inline bool bio_is_wanted(struct bio *bio, bool trusted)
 	return tracing && (!filtering || bio_passes(bio, op == BLOCK_OP_WRITE, FIELD(trusted, bio, bi_iter.bi_size)));
 }
 
+/* The kernel takes from the length what it adds to the position, so both are looked at together. */
 static __always_inline void look_at_position(struct op_state *op)
 {
+	if (!asks_for_file && !op->file && op->position) {
+		struct kiocb *iocb = (void *)op->position - bpf_core_field_offset(struct kiocb, ki_pos);
+		struct iov_iter *iter = (void *)op->length;
+
+		op->file = BPF_CORE_READ(iocb, ki_filp);
+		op->length = BPF_CORE_READ(iter, count);
+	}
 	if (op->offset < 0 && op->position)
 		bpf_probe_read_kernel(&op->offset, sizeof(op->offset), op->position);
 }
@@ -46,11 +54,9 @@ static __noinline bool is_beyond(struct op_state *op, struct bio *bio)
 		return false;
 	page = page_of_file((__u64)BPF_CORE_READ(bio, bi_io_vec, bv_page));
 	begin = page.index << page_shift;
-	file = op->file;
-	if (page.mapping != BPF_CORE_READ(file, f_mapping))
-		return false;
 	look_at_position(op);
-	if (op->offset < 0)
+	file = op->file;
+	if (page.mapping != BPF_CORE_READ(file, f_mapping) || op->offset < 0)
 		return false;
 	end = begin + BPF_CORE_READ(bio, bi_iter.bi_size);
 	return begin >= op->offset + (__s64)op->length || end <= op->offset;

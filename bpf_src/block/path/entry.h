@@ -11,11 +11,11 @@
 /* A file system gets it; an asynchronous one ends elsewhere. */
 static __always_inline int on_kiocb_enter(struct kiocb *iocb, struct iov_iter *iter, enum op_kind kind)
 {
-	struct file *file = iocb->ki_filp;
-
 	if (iocb->ki_complete)
-		return issue_kiocb(iocb, file, kind, iter->count);
-	return begin(file, kind, iter->count, &iocb->ki_pos, true);
+		return issue_kiocb(iocb, iocb->ki_filp, kind, iter->count);
+	if (!asks_for_file)
+		return begin(NULL, kind, (__u64)iter, &iocb->ki_pos, true);
+	return begin(iocb->ki_filp, kind, iter->count, &iocb->ki_pos, true);
 }
 
 static __always_inline int on_kiocb_leave(struct kiocb *iocb, __s64 result)

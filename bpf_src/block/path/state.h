@@ -53,6 +53,13 @@ OPTION(watches_remote, true); /* file systems that other machines or processes s
 OPTION(segmented, false); /* each period of a stage is kept, and each request */
 OPTION(requests_alone, false); /* no operations: no hook sees them begin and end */
 
+/* Whether anything but readahead asks for the file and the length of an operation. */
+#if defined(PLAIN) && !defined(ROWS) && !defined(RECORDING)
+enum { asks_for_file = false };
+#else
+enum { asks_for_file = true };
+#endif
+
 static __always_inline bool watches_interference(void)
 {
 	return interference && interference_on;
@@ -123,10 +130,10 @@ struct op_state {
 	__u64 task; /* or the kiocb of an asynchronous one; 0: free */
 	__u64 begun; /* operations in this slot so far; Python expects it second */
 	__u64 start_ns;
-	struct file *file;
+	struct file *file; /* NULL: that of its kiocb, which has the position */
 	loff_t *position; /* the kernel's own, which it moves at the end; NULL: not known */
 	__s64 offset; /* -1: not looked up yet */
-	__u64 length;
+	__u64 length; /* without a file: the address of its iov_iter */
 	__u32 place; /* its own, by which requests find it */
 	__u16 crowded; /* another one belongs here, and had to take one of the next slots */
 	__u16 owner; /* with --by: the number of its owner */
