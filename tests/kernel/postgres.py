@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Callable
 
 from tests.kernel import rooted
 from tests.kernel.trace import PATIENCE, wait_until
@@ -28,10 +29,12 @@ _SETTINGS = {
     "shared_preload_libraries": "pg_stat_statements",
 }
 
+_END = "(that was all)"
+
 
 class Postgres:
     def __init__(self, folder: Path, version: int) -> None:
-        self._folder = folder
+        self._folder, self.version = folder, version
         self._root = peers.fetch(peers.POSTGRES[version])
         (self._bin,) = (f"/{path.relative_to(self._root)}" for path in self._root.glob("usr/lib/postgresql/*/bin"))
 
@@ -43,10 +46,33 @@ class Postgres:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def sql(self, statements: Sequence[str]) -> list[list[str]]:
+    @contextmanager
+    def session(self, user: str = "postgres") -> Iterator[Callable[[str], list[str]]]:
+        """A connection that takes statements one after another, and gives the lines of each."""
+        words = self.words("psql", "-X", "-q", "-A", "-t", "-h", "/mnt", "-U", user, "-d", "postgres")
+        pipe = subprocess.PIPE
+        with subprocess.Popen(words, text=True, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as process:
+            to, lines = process.stdin, process.stdout
+            assert to is not None
+            assert lines is not None
+
+            def ask(statement: str) -> list[str]:
+                to.write(f"{statement};\n\\echo {_END}\n")
+                to.flush()
+                found = []
+                while (line := lines.readline().rstrip("\n")) != _END:
+                    assert process.poll() is None, "psql has ended"
+                    found.append(line)
+                return found
+
+            yield ask
+            to.close()
+            process.wait(PATIENCE)
+
+    def sql(self, statements: Sequence[str], user: str = "postgres") -> list[list[str]]:
         """One after another by one connection, each as it stands; their rows."""
         words = (word for one in statements for word in ("-c", one))
-        found = self.run("psql", "-X", "-q", "-A", "-t", "-h", "/mnt", "-U", "postgres", *words)
+        found = self.run("psql", "-X", "-q", "-A", "-t", "-h", "/mnt", "-U", user, "-d", "postgres", *words)
         return [line.split("|") for line in found.splitlines()]
 
 

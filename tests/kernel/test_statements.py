@@ -20,14 +20,14 @@ from tests.kernel.test_owners import OWNED, counts, exact, totals
 from tests.kernel.test_recorder import Recording, dumps, of
 from tests.kernel.trace import PATIENCE, Line, Trace, findings
 from tests.thorough import only_all
-from wptrace.kernel import elf
+from wptrace.kernel import elf, servers
 
 pytestmark = pytest.mark.one_kernel
 
 BLOCK = 8192
 # What is read to parse and plan a statement its own figures do not have, and with so few buffers more than once.
 CATALOGUE = 64 * BLOCK
-READ = "select query, (shared_blks_read + temp_blks_read) * 8192, calls from pg_stat_statements"
+READ = "select query, (shared_blks_read + temp_blks_read) * 8192, calls, queryid from pg_stat_statements"
 ROWS, WIDTH = 16_000, 900
 TABLE = "create table big as select i as id, repeat('x', 900) as v from generate_series(1, 16000) i"
 SCAN, INDEX = "select count(*) from big where v <> ?", "create index on big(id)"
@@ -106,19 +106,21 @@ def test_what_statements_read(disk: Disk, postgres: Postgres, tmp_path: Path) ->
     Parallel workers and I/O workers work for their statement, and io_uring for whoever submits. Each operation of a
     capture or of a dump has the statement that it has in rows.
     """
-    postgres.sql(["create extension pg_stat_statements", TABLE, "checkpoint"])
+    postgres.sql(["create extension pg_stat_statements", TABLE, "checkpoint", "create role app superuser login"])
     file = tmp_path / "trace.wpt"
     options = ["--each", f"--capture={file}", "--recorder=16M", "--recorder-at-end", f"--dump-dir={tmp_path}"]
     with Recording("--dev", disk.name, "--by=statement", "--top=0", *options) as trace:
         postgres.sql(["select pg_stat_statements_reset()"])
-        postgres.sql(["select count(*) from big where v <> 'a'", "select count(*) from big where v <> 'bb'"])
+        scans = ["select count(*) from big where v <> 'a'", "select count(*) from big where v <> 'bb'"]
+        postgres.sql(["set application_name = 'reports'", *scans], user="app")
         postgres.sql([INDEX])
         postgres.sql([LOOKUP.replace("?", str(50 * number)) for number in range(VARIANTS)])
         postgres.sql(["checkpoint"])
         counted = postgres.sql([READ])
     exact(trace.summary)
     found = read_bytes(trace.summary)
-    theirs = {query.replace("$1", "?"): (int(size), int(calls)) for query, size, calls in counted}
+    theirs = {query.replace("$1", "?"): (int(size), int(calls)) for query, size, calls, _ in counted}
+    ids = {query.replace("$1", "?"): number for query, _, _, number in counted}
     assert theirs[SCAN][1] == 2
     assert theirs[LOOKUP][1] == VARIANTS
     assert theirs[SCAN][0] > ROWS * WIDTH
@@ -136,18 +138,57 @@ def test_what_statements_read(disk: Disk, postgres: Postgres, tmp_path: Path) ->
     assert texts["postgres: checkpointer"] is None
     assert "unread" not in texts
     names_the_one_with_the_most_time(trace.summary)
+    whose = {one["owner"]: one for one in trace.summary["statements"]}
+    for statement, user, application in ((SCAN, "app", "reports"), (INDEX, "postgres", "psql")):
+        assert whose[statement] == {
+            "owner": statement,
+            # Those of 13 are not in its memory.
+            "query_ids": [ids[statement]] if postgres.version > 13 else [],
+            "databases": ["postgres"],
+            "users": [user],
+            "applications": [application],
+        }
+    assert not trace.summary["loss"].get("statement_origin")
     each = replayed(file)
     has_rows_of_records(each)
+    assert {one["owner"]: one for one in each[-1]["statements"]} == whose
     (dump,) = dumps(tmp_path)
     latest = replayed(dump)
     has_rows_of_records(latest)
     assert by_statement(latest) == by_statement(each)
+    (_, last) = replayed(dump, "--by=statement", "--summary")
+    assert {one["owner"]: one for one in last["statements"]}[SCAN] == whose[SCAN]
     _, summary = replayed(file, "--by=statement", "--comm=postgres", "--summary")
     assert counts(summary, "owned_hit")[SCAN] == counts(trace.summary, "owned_hit")[SCAN]
+    assert {one["owner"]: one for one in summary["statements"]}[SCAN] == whose[SCAN]
+
+
+@pytest.mark.parametrize("postgres", [pytest.param((18, {"io_workers": "1"}), id="18", marks=only_all)], indirect=True)
+def test_whose_statements_an_io_worker_reads_for(disk: Disk, postgres: Postgres) -> None:
+    """Processes that are there already or come later, of which nothing is seen but what a worker reads for them."""
+    postgres.sql([TABLE, "checkpoint", "create role app superuser login", "create role late superuser login"])
+    ((worker,),) = postgres.sql(["select pid from pg_stat_activity where backend_type = 'io worker'"])
+    scan, late = "select count(*) from big where v <> '{}'", "select min(id) from big where v <> '{}'"
+    with postgres.session("app") as ask:
+        ask("set max_parallel_workers_per_gather = 0")
+        ask("set application_name = 'reports'")
+        with Trace("--dev", disk.name, f"--pid={worker}", "--by=statement", "--top=0", "100ms") as trace:
+            ask(scan.format("a"))
+            with postgres.session("late") as ask_later:
+                ask_later("set max_parallel_workers_per_gather = 0")
+                ask_later(late.format("a"))
+                trace.wait_for("select min", "the next look")
+                seen = trace.written().count('"kind":"interval"')
+                trace.wait_for('"kind":"interval"', "another one", often=seen + 2)
+    whose = {one["owner"]: one for one in trace.summary["statements"]}
+    for statement, user, application in ((SCAN, "app", "reports"), (late.format("?").replace("'", ""), "late", "psql")):
+        one = whose[statement]
+        assert (one["databases"], one["users"], one["applications"]) == (["postgres"], [user], [application])
+        assert len(one["query_ids"]) == 1
 
 
 # A program that says what it is told to, made of the interpreter: one of its variables gets the name.
-SPARE = b"PyExc_ZeroDivisionError"
+VARIABLE = {b"PyExc_ZeroDivisionError": b"debug_query_string"}
 LIAR = """
 import ctypes, mmap, os, signal, sys
 fd = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT)
@@ -196,18 +237,21 @@ CHANGES = 50
 HONEST = "select ? from t"
 
 
-def liar(folder: Path, disk: Disk) -> list[str]:
-    """It has the name of a server, and the variable."""
+def liar(folder: Path, disk: Disk, script: str = LIAR, names: dict[bytes, bytes] = VARIABLE) -> list[str]:
+    """It has the name of a server, and these of its symbols, whose values follow the path of the disk."""
     program = folder / "postgres"
     shutil.copy(Path("/usr/bin/python3").resolve(), program)
-    with program.open("rb") as file:
-        found = elf.symbols(file.fileno())
-    assert found is not None
-    value = next(one.value for one in found.table if found.names.startswith(SPARE + b"\0", one.name))
     data = program.read_bytes()
-    program.write_bytes(data.replace(b"\0" + SPARE + b"\0", b"\0debug_query_string".ljust(len(SPARE) + 2, b"\0"), 1))
+    values = []
+    for own, name in names.items():
+        with program.open("rb") as file:
+            found = elf.symbols(file.fileno())
+        assert found is not None
+        values.append(next(one.value for one in found.table if found.names.startswith(own + b"\0", one.name)))
+        data = data.replace(b"\0" + own + b"\0", (b"\0" + name).ljust(len(own) + 2, b"\0"), 1)
+    program.write_bytes(data)
     program.chmod(0o755)
-    return [str(program), "-I", "-S", "-c", LIAR, disk.path, str(value), str(data[16])]
+    return [str(program), "-I", "-S", "-c", script, disk.path, *map(str, values), str(data[16])]
 
 
 def test_servers_that_come_later_and_say_anything(disk: Disk, tmp_path: Path) -> None:
@@ -250,3 +294,73 @@ def test_servers_that_come_later_and_say_anything(disk: Disk, tmp_path: Path) ->
     assert had["unread"] + changed == len(LIES) + CHANGES
     assert had["unread"] >= len(LIES)
     assert "[2J" not in trace.written()
+
+
+# And rows of pg_stat_activity, with a function that says where the query id is.
+OF_ROWS = {
+    **VARIABLE,
+    b"PyExc_FloatingPointError": b"MyBEEntry",
+    b"Py_UnbufferedStdioFlag": b"MyProcPid",
+    b"Py_NoUserSiteDirectory": b"MyDatabaseId",
+    b"_PyInterpreterState_GetEvalFrameFunc": b"pgstat_get_my_query_id",
+}
+LIAR_WITH_ROWS = """
+import ctypes, mmap, os, sys
+disk, *places, _, place, kind = sys.argv[1:]
+base = int(open("/proc/self/maps").read().partition("-")[0], 16) if kind == "3" else 0  # ET_DYN
+text, entry, pid, database = (base + int(one) for one in places)
+pid, database = (ctypes.c_int.from_address(one) for one in (pid, database))
+text, entry = (ctypes.c_void_p.from_address(one) for one in (text, entry))
+row = ctypes.create_string_buffer(4096)
+texts = [ctypes.create_string_buffer(b"select %s from t" % name) for name in (b"a", b"b", b"c", b"d", b"e")]
+fd = os.open(disk, os.O_RDONLY | os.O_DIRECT)
+buffer = mmap.mmap(-1, 4096)
+
+def read(number, query_id, has_pid, has_database, where=ctypes.addressof(row)):
+    for place_of, value in ((4, has_pid), (48, has_database)):
+        row[place_of : place_of + 4] = value.to_bytes(4, "little")
+    row[int(place) : int(place) + 8] = query_id.to_bytes(8, "little")
+    text.value, entry.value = ctypes.addressof(texts[number]), where
+    os.preadv(fd, [buffer], 0)
+
+print("ready", flush=True)
+sys.stdin.readline()
+pid.value, database.value = os.getpid(), 16384
+read(0, 11, pid.value, 16384)
+read(1, 12, pid.value + 1, 16384)
+read(2, 13, pid.value, 16385)
+read(3, 14, pid.value, 16384, 8)
+# It is not analysed, then it is.
+read(4, 0, pid.value, 16384)
+read(4, 16, pid.value, 16384)
+read(4, 17, pid.value, 16384)
+"""
+
+
+def test_rows_of_activity_that_are_not_those_of_the_process(disk: Disk, tmp_path: Path) -> None:
+    """They are noticed, and the statement has its text alone."""
+    words = liar(tmp_path, disk, LIAR_WITH_ROWS, OF_ROWS)
+    with (tmp_path / "postgres").open("rb") as file:
+        found = servers._variables(file.fileno())
+    # Wherever this interpreter's function reads.
+    assert 256 < found["query_id"] < 4096 - 8
+    words.insert(-1, str(found["query_id"]))
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, text=True, env={"PYTHONHOME": "/usr"}, stdin=pipe, stdout=pipe) as process:
+        assert said(process) == "ready\n"
+        with Trace("--dev", disk.name, "--by=statement", "--top=0") as trace:
+            process.communicate("\n", PATIENCE)
+    assert process.returncode == 0
+    had = {row["owner"]: row["count"] for row in totals(trace.summary, "owned_operation")}
+    assert {owner: count for owner, count in had.items() if owner.startswith("select")} == {
+        "select a from t": 1,
+        "select b from t": 1,
+        "select c from t": 1,
+        "select d from t": 1,
+        "select e from t": 3,
+    }
+    assert {one["owner"]: one["query_ids"] for one in trace.summary["statements"]} == {
+        "select a from t": ["11"],
+        "select e from t": ["16"],
+    }
+    assert trace.summary["loss"]["statement_origin"] == 3

@@ -7,7 +7,7 @@ import mmap
 import os
 import time
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -89,7 +89,9 @@ class Recorder:
         what: str,
         names: Callable[[], Names] = Names,
         statement_of: Callable[[int], Any] | None = None,
+        lists: Callable[[], Mapping[str, Sequence[Mapping[str, Any]]]] = dict,
     ) -> None:
+        self._lists = lists
         self.what, self._names, self._statement_of = what, names, statement_of
         self._size, self._slow_ns, self._kinds, self._records = size, slow_ns, kinds, records
 
@@ -174,7 +176,8 @@ class Recorder:
                 if number:
                     next(iter(books.values())).note(cause, number)
             nothing = Overhead(0, 0, 0, 0, self._bytes, count)
-            output.summary(Report("summary", now + offset, now - begin_ns, books, {}, {}, nothing))
+            report = Report("summary", now + offset, now - begin_ns, books, {}, {}, nothing)
+            output.summary(report._replace(lists=self._lists()))
         finally:
             output.close()
         return Dump(path, count, begin_ns + offset, now + offset)

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, repeat
-from typing import Callable, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from wptrace.analysis import neighbours
 from wptrace.analysis.incident import Incidents
@@ -101,6 +101,8 @@ class _Replay:
         self._of_singles = head.of_events or (bool(selection) and not self._by_rows)
         self._decoded = Singles(capture, capture.head, wanted.singles)
         self._first_ns = self._last_ns = self._skipped = self._unlisted = 0
+        self._described: dict[str, Mapping[str, Any]] = {}
+        """What the capture says of statements, by owner."""
         self._neighbours = ReplayedNeighbours(capture, selection, wanted.neighbours) if wanted.neighbours else None
         self._incidents = _incidents() if head.of_events and head.start.flow == "io" else None
 
@@ -163,6 +165,8 @@ class _Replay:
                 report = self._with_neighbours(report, self._neighbours)
             if report is not None and self._incidents is not None:
                 report = report._replace(incident=self._incidents.found())
+            if report is not None and self._described:
+                report = self._with_origins(report)
         if report is not None:
             if self._capture.damaged:
                 next(iter(report.books.values())).note(DAMAGED, self._capture.damaged)
@@ -172,6 +176,7 @@ class _Replay:
         if summary is not None:
             with self._read():
                 self._window.end(summary)
+                self._described.update((str(one.get("owner")), one) for one in summary.lists.get("statements", ()))
 
     def _start(self) -> Start:
         start, wanted, notes = self._head.start, self._wanted, []
@@ -338,6 +343,13 @@ class _Replay:
         if self._unlisted and UNLISTED not in report.book.noted:
             report.book.note(UNLISTED, self._unlisted)
         return self._with_owners(report)
+
+    def _with_origins(self, report: Report) -> Report:
+        """Return it with what the capture says of the statements in its rows."""
+        whose = [group.values[at] for group in report.cells if (at := group.kind.owner_place) is not None]
+        owners = dict.fromkeys(one for one in whose if isinstance(one, str))
+        found = [self._described[one] for one in owners if one in self._described]
+        return report._replace(lists={**report.lists, "statements": found}) if found else report
 
     def _with_neighbours(self, report: Report, replayed: ReplayedNeighbours) -> Report:
         """Replace the kernel's counts by those of events, with their findings."""

@@ -114,13 +114,15 @@ static __always_inline __u32 owner_of_dirtied(struct dirty_frame *frame)
 	enum owner_by by = owner_by;
 
 	if (BY_STATEMENT(by)) {
+		struct statement gone = {};
+
 		if (frame->started == STATEMENT_ROW_NONE)
 			return OWNER_OTHERS;
 		key.id = frame->statement;
 		key.more = frame->started;
 		if (frame->started == STATEMENT_ROW_PROGRAM)
 			__builtin_memcpy(key.comm, frame->comm, sizeof(key.comm));
-		return owner_by_statement(&key, 0);
+		return owner_by_statement(&key, &gone);
 	}
 	if (by == OWNER_BY_CGROUP) {
 		key.id = frame->cgroup;

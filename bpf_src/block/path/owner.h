@@ -51,7 +51,12 @@ enum owner_known {
 	OWNER_KNOWN, /* the key is there */
 	OWNER_BEING_NAMED,
 	OWNER_NAMED, /* and the path of a file or a directory, or the text of a statement or unit */
+	OWNER_BEING_DESCRIBED,
+	OWNER_DESCRIBED, /* and whose statement it is, as far as that can be known */
 };
+
+/* How often whose statement it is may be looked for. A server reads catalogues before a statement has a query id. */
+#define ORIGIN_TRIES 64
 
 struct owner {
 	__u64 taken; /* the hash of the owner, always odd; 0: free. So few owners have no collisions */
@@ -62,7 +67,7 @@ struct owner {
 	__u32 last_bytes; /* of the request that was issued last, and its block_op */
 	__u32 last_op;
 	__u32 column; /* with --neighbours: the last column that it had, on any device */
-	__u32 unused;
+	__u32 tries; /* of a statement: how often it was looked for whose it is */
 };
 
 const struct owner *export_owner __attribute__((unused));
@@ -180,8 +185,32 @@ static __always_inline __u32 started(enum owner_by by)
 	return ns >> 20;
 }
 
-/* The text may be gone already. A reader that finds the owner named must not find half of a text. */
-static __always_inline __u32 owner_by_statement(struct owner_key *key, __u64 text)
+/* What is to be known of a statement once. A reader that finds the owner named must not find half of a text. */
+static __always_inline void know_statement(struct owner *owner, __u32 place, struct statement *statement)
+{
+	bool described, is_statement = statement->row == STATEMENT_ROW_STATEMENT;
+
+	if (owner->known == OWNER_KNOWN && take_place(&owner->known, OWNER_KNOWN, OWNER_BEING_NAMED)) {
+		owner->tries = 0;
+		forget_origin(place);
+		/* The text may be gone already. */
+		if (statement->text)
+			keep_text(place, statement->text);
+		barrier();
+		owner->known = OWNER_NAMED;
+	}
+	if (owner->known == OWNER_NAMED && take_place(&owner->known, OWNER_NAMED, OWNER_BEING_DESCRIBED)) {
+		described = !statement->code || owner_by != OWNER_BY_STATEMENT;
+		if (!described)
+			described = keep_origin(place, statement->server, statement->code, statement->submitter,
+						is_statement);
+		described |= !is_statement || ++owner->tries >= ORIGIN_TRIES;
+		barrier();
+		owner->known = described ? OWNER_DESCRIBED : OWNER_NAMED;
+	}
+}
+
+static __always_inline __u32 owner_by_statement(struct owner_key *key, struct statement *statement)
 {
 	__u32 number = owner_number(key, OWNER_BY_STATEMENT);
 	struct owner *owner;
@@ -189,12 +218,8 @@ static __always_inline __u32 owner_by_statement(struct owner_key *key, __u64 tex
 	if (number == OWNER_OTHERS)
 		return number;
 	owner = owner_at(number - 1);
-	if (owner->known == OWNER_KNOWN && take_place(&owner->known, OWNER_KNOWN, OWNER_BEING_NAMED)) {
-		if (text)
-			keep_text(number - 1, text);
-		barrier();
-		owner->known = OWNER_NAMED;
-	}
+	if (owner->known != OWNER_DESCRIBED)
+		know_statement(owner, number - 1, statement);
 	return number;
 }
 
@@ -222,7 +247,7 @@ __noinline __u32 owner_of_statement(void)
 	statement_of_task(&statement, key.comm, owner_by == OWNER_BY_UNIT);
 	key.id = statement.hash;
 	key.more = statement.row;
-	return owner_by_statement(&key, statement.text);
+	return owner_by_statement(&key, &statement);
 }
 
 /*

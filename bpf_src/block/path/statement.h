@@ -35,9 +35,13 @@ struct server {
 	__u64 aio; /* pgaio_ctl: handles of asynchronous I/O; 0: older than PostgreSQL 18 */
 	__u64 share; /* io_max_concurrency: how many of them a process has */
 	__u64 contexts; /* error_context_stack: what it is busy with */
-	__u64 entry; /* MyBEEntry: its row of pg_stat_activity */
+	__u64 entry; /* MyBEEntry: its row of pg_stat_activity; 0: older than PostgreSQL 14 */
 	__u64 number; /* MyProcNumber */
 	__u64 text_size; /* pgstat_track_activity_query_size */
+	__u64 database; /* MyDatabaseId; 0: unknown, as is what follows */
+	__u64 pid; /* MyProcPid */
+	__u64 application; /* application_name */
+	__u64 query_id; /* PgBackendStatus.st_query_id, from the start of that row */
 	__u32 place; /* text_place */
 	__u32 bytes; /* of a number */
 };
@@ -58,6 +62,33 @@ struct {
 	__type(key, __u32);
 	__type(value, struct statement_text);
 } statement_texts SEC(".maps");
+
+/* Whose statement it was when its text was kept. Python finds the names (wptrace/flows/io/parts/origins.py). */
+struct statement_origin {
+	__u64 query_id; /* 0: unknown, as is the rest */
+	__u32 database, user; /* their numbers in catalogues, */
+	__u32 postmaster; /* which this server has */
+	__u32 known; /* origin_known */
+	char application[64]; /* NAMEDATALEN */
+	char title[192]; /* of the process, which has names */
+};
+
+const struct statement_origin *export_statement_origin __attribute__((unused));
+
+/* From whom all but the query id is. */
+enum origin_known {
+	ORIGIN_UNKNOWN,
+	ORIGIN_OF_OTHER, /* an I/O worker read it */
+	ORIGIN_OF_PROCESS,
+};
+
+/* For each place in `owners`; a single one without --by statement. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct statement_origin);
+} statement_origins SEC(".maps");
 
 __noinline __u32 find_server(__u64 inode, __u64 size)
 {
@@ -129,7 +160,12 @@ CONSTANT(PG_AIO_COUNT, 40); /* PgAioCtl.io_handle_count */
 CONSTANT(PG_AIO_HANDLES, 48); /* PgAioCtl.io_handles */
 CONSTANT(PG_HANDLE_BYTES, 144); /* PgAioHandle */
 CONSTANT(PG_HANDLE_OWNER, 16); /* PgAioHandle.owner_procno */
+CONSTANT(PG_ENTRY_PID, 4); /* PgBackendStatus.st_procpid */
+CONSTANT(PG_ENTRY_DATABASE, 48); /* PgBackendStatus.st_databaseid */
+CONSTANT(PG_ENTRY_USER, 52); /* PgBackendStatus.st_userid */
+CONSTANT(PG_ENTRY_APPLICATION, 240); /* PgBackendStatus.st_appname */
 CONSTANT(PG_ENTRY_TEXT, 248); /* PgBackendStatus.st_activity_raw */
+CONSTANT(PG_ENTRY_BYTES, 440); /* PgBackendStatus of 18, the first with I/O workers */
 
 /* 0 where it cannot be read. */
 static __always_inline __u64 user_pointer(__u64 address)
@@ -148,13 +184,12 @@ static __always_inline __u32 user_number(__u64 address)
 	return value;
 }
 
-/* The text of the process that an I/O worker works for; 0: it is none, or the other has no text. */
-__noinline __u64 text_of_submitter(__u64 code, __u32 place)
+/* The number of the process that an I/O worker works for, plus one; 0: it is none. */
+__noinline __u32 submitter_of_worker(__u64 code, __u32 place)
 {
-	__u64 context, handle, handles, text;
+	__u64 context, handle, handles;
 	__u32 share, number, owner;
 	struct server *server;
-	char first;
 
 	if (place >= SERVERS)
 		return 0;
@@ -174,16 +209,114 @@ __noinline __u64 text_of_submitter(__u64 code, __u32 place)
 	if (!share || handle % PG_HANDLE_BYTES || handle / PG_HANDLE_BYTES >= number ||
 	    handle / PG_HANDLE_BYTES / share != owner)
 		return 0;
+	return owner + 1;
+}
+
+/* How far a process is from the current one in arrays of all processes. */
+static __always_inline __s64 distance_to(__u64 code, struct server *server, __u32 submitter)
+{
+	return (__s64)submitter - 1 - user_number(code + server->number);
+}
+
+/* 0: it has no text. */
+__noinline __u64 text_of_submitter(__u64 code, __u32 place, __u32 submitter)
+{
+	struct server *server;
+	__u64 text;
+	char first;
+
+	if (place >= SERVERS || !submitter)
+		return 0;
+	server = &servers[place];
 	text = user_pointer(code + server->entry);
 	text = user_pointer(text + PG_ENTRY_TEXT);
-	number = user_number(code + server->number);
-	text += ((__s64)owner - number) * user_number(code + server->text_size);
+	text += distance_to(code, server, submitter) * user_number(code + server->text_size);
 	if (bpf_probe_read_user(&first, 1, (void *)text)) {
 		/* Each process has its own page table, and no fault is handled here. */
 		unknown_server = bpf_get_current_pid_tgid() >> 32;
 		return 0;
 	}
 	return first ? text : 0;
+}
+
+static __always_inline __u32 parent_of_current(void)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+
+	return BPF_CORE_READ(task, real_parent, tgid);
+}
+
+/*
+ * Whose statement it is, once for each text: of the current process, or of the one that an I/O worker works for. False: it
+ * has no query id yet, as it is not analysed.
+ *
+ * The row of pg_stat_activity is only believed if it has what is known otherwise: the pid and the database of this process,
+ * or the text of the other one.
+ */
+__noinline int keep_origin(__u32 owner, __u32 place, __u64 code, __u32 submitter, __u32 is_statement)
+{
+	struct statement_origin *kept = (void *)bpf_map_lookup_elem(&statement_origins, &owner);
+	__u32 known = submitter ? ORIGIN_OF_OTHER : ORIGIN_OF_PROCESS;
+	__u64 entry = 0, application = 0;
+	struct execution execution;
+	struct server *server;
+	__u32 database;
+
+	if (place >= SERVERS || !kept)
+		return true;
+	server = &servers[place];
+	if (server->query_id)
+		entry = user_pointer(code + server->entry);
+	if (submitter) {
+		__u64 text = text_of_submitter(code, place, submitter);
+
+		if (!entry)
+			return true;
+		entry += distance_to(code, server, submitter) * PG_ENTRY_BYTES;
+		if (!text || user_pointer(entry + PG_ENTRY_TEXT) != text) {
+			unknown_server = bpf_get_current_pid_tgid() >> 32;
+			return false;
+		}
+		database = user_number(entry + PG_ENTRY_DATABASE);
+		application = user_pointer(entry + PG_ENTRY_APPLICATION);
+	} else {
+		database = server->database ? user_number(code + server->database) : 0;
+		if (server->application)
+			application = user_pointer(code + server->application);
+		if (entry && (user_number(entry + PG_ENTRY_PID) != user_number(code + server->pid) ||
+			      user_number(entry + PG_ENTRY_DATABASE) != database)) {
+			/* A process that connects has not filled it in. */
+			if (is_statement)
+				COUNT(loss[PATH_CAUSE_STATEMENT_ORIGIN]);
+			entry = 0;
+		}
+	}
+	if (kept->known < known) {
+		kept->known = known;
+		kept->database = database;
+		kept->user = entry ? user_number(entry + PG_ENTRY_USER) : 0;
+		kept->postmaster = parent_of_current();
+		kept->title[0] = 0;
+		if (bpf_probe_read_user_str(kept->application, sizeof(kept->application), (void *)application) < 0)
+			kept->application[0] = 0;
+		current_execution(&execution);
+		if (!submitter)
+			bpf_probe_read_user_str(kept->title, sizeof(kept->title), (void *)execution.title);
+	}
+	if (entry && !kept->query_id)
+		kept->query_id = user_pointer(entry + server->query_id);
+	return !entry || kept->query_id;
+}
+
+/* That of the owner that had the place before. */
+static __always_inline void forget_origin(__u32 owner)
+{
+	struct statement_origin *kept = (void *)bpf_map_lookup_elem(&statement_origins, &owner);
+
+	if (kept) {
+		kept->known = ORIGIN_UNKNOWN;
+		kept->query_id = 0;
+	}
 }
 
 /* "postgres" and "postmast(er)". */
@@ -223,6 +356,8 @@ static __always_inline void statement_of_task(struct statement *statement, __u64
 			unknown_server = bpf_get_current_pid_tgid() >> 32;
 		return;
 	}
+	statement->code = program.code;
+	statement->server = place;
 	text = program.code + servers[place].text;
 	if (unit && servers[place].place == TEXT_PLACE_PROBES) {
 		statement->row = STATEMENT_ROW_IDLE;
@@ -235,12 +370,16 @@ static __always_inline void statement_of_task(struct statement *statement, __u64
 	if (!unit || servers[place].place == TEXT_PLACE_POINTER)
 		/* A process that has never written there may not have the page. */
 		text = user_pointer(text);
-	if (!text && !unit)
-		text = text_of_submitter(program.code, place);
+	if (!text && !unit) {
+		statement->submitter = submitter_of_worker(program.code, place);
+		if (statement->submitter)
+			text = text_of_submitter(program.code, place, statement->submitter);
+	}
 	statement->row = text ? STATEMENT_ROW_STATEMENT : unit ? STATEMENT_ROW_IDLE : STATEMENT_ROW_TITLE;
 	if (!text && unit)
 		return;
 	if (!text) {
+		statement->submitter = 0;
 		current_execution(&execution);
 		text = execution.title;
 	}

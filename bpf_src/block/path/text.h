@@ -29,6 +29,9 @@ CONSTANT(STATEMENT_ROW_BITS, 3);
 struct statement {
 	__u64 hash; /* of its text; of a number itself, above STATEMENT_ROW_BITS */
 	__u64 text; /* where it is; 0: nowhere */
+	__u64 code; /* where the code of its process begins, */
+	__u32 server; /* which executes this program */
+	__u32 submitter; /* of an I/O worker: the number of the process that it works for, plus one */
 	enum statement_row row;
 };
 

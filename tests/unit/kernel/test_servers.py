@@ -15,7 +15,9 @@ from wptrace.kernel.servers import Program, Programs
 
 NAMES = b"\0other\0debug_query_string\0not_debug_query_string\0"
 AT = 0x2000
-OBJECT = 1
+OBJECT, FUNCTION = 1, 2
+# Places in files that are made up: the machine, the table of symbols and the size of one, the code.
+MACHINE_AT, SYMBOLS_AT, SYMBOL, FILE_CODE = 18, 64 + 56, 24, 0x1000
 # Of a process with I/O workers: by name the place, from the start of the code, and the size.
 VARIABLES = {
     "debug_query_string": (AT, 8),
@@ -29,8 +31,22 @@ VARIABLES = {
 PLACES = dict(
     zip(("text", "aio", "share", "contexts", "entry", "number", "text_size"), (at for at, _ in VARIABLES.values()))
 )
-CONSTANTS = {"PG_AIO_COUNT": 40, "PG_ENTRY_TEXT": 248}
-CODE, CTL, ENTRY, TEXTS = 0x10000, 0x20000, 0x21000, 0x40000
+CONSTANTS = {
+    "PG_AIO_COUNT": 40,
+    "PG_ENTRY_DATABASE": 48,
+    "PG_ENTRY_USER": 52,
+    "PG_ENTRY_APPLICATION": 240,
+    "PG_ENTRY_TEXT": 248,
+    "PG_ENTRY_BYTES": 440,
+}
+CODE, CTL, ENTRY, TEXTS, NAMES_AT = 0x10000, 0x20000, 0x21000, 0x40000, 0x48000
+# What checks a row of pg_stat_activity, besides MyBEEntry.
+OF_ROW = {"MyDatabaseId": (AT + 48, 4), "MyProcPid": (AT + 52, 4)}
+QUERY_ID, CODE_AT = "pgstat_get_my_query_id", 0x300
+# mov MyBEEntry(%rip),%rax; test %rax,%rax; je; mov 0x1a8(%rax),%rax; ret
+X86_64 = bytes.fromhex("488b05b1434000 4885c0 740c 488b80a8010000 c3")
+# adrp x0; ldr x0, [x0, #3000]; cbz; ldr x0, [x0, #424]; ret
+ARM64 = b"".join(one.to_bytes(4, "little") for one in (0x90000000, 0xF945DC00, 0xB4000060, 0xF940D400, 0xD65F03C0))
 
 
 def program(value: int = ADDRESS + AT, size: int = 8, kind: int = OBJECT) -> bytes:
@@ -47,6 +63,19 @@ def program_with_workers(without: str = "") -> bytes:
         names,
         type=OBJECT,
     )
+
+
+def program_with_rows(code: bytes, machine: int = 62, without: str = "") -> bytes:
+    """A program whose processes have rows of pg_stat_activity, and the function that returns the query id."""
+    wanted = {one: VARIABLES[one] for one in ("debug_query_string", "MyBEEntry")} | OF_ROW
+    wanted = {one: found for one, found in wanted.items() if one != without} | {QUERY_ID: (CODE_AT, len(code))}
+    names = b"\0" + b"".join(name.encode() + b"\0" for name in wanted)
+    symbols = [(names.index(name.encode()), ADDRESS + at, size) for name, (at, size) in wanted.items()]
+    made = bytearray(elf(symbols, names, type=OBJECT).ljust(FILE_CODE + 0x1000, b"\0"))
+    made[SYMBOLS_AT + (len(symbols) - 1) * SYMBOL + 4] = FUNCTION
+    made[MACHINE_AT : MACHINE_AT + 2] = machine.to_bytes(2, "little")
+    made[FILE_CODE + CODE_AT : FILE_CODE + CODE_AT + len(code)] = code
+    return bytes(made)
 
 
 class Machine:
@@ -119,7 +148,7 @@ class Worker:
         self.folder = machine.proc / "10"
         self.folder.mkdir()
         (self.folder / "cmdline").write_bytes(title)
-        (self.folder / "stat").write_text(f"10 (a ) name) S {'0 ' * 22}{CODE} 0")
+        (self.folder / "stat").write_text(f"10 (a ) name) S 7 {'0 ' * 21}{CODE} 0")
         variables = {"aio": CTL, "share": 2, "entry": ENTRY, "number": 3, "text_size": 1024, **numbers}
         with (self.folder / "mem").open("wb") as memory:
             for name, value in variables.items():
@@ -130,9 +159,20 @@ class Worker:
             memory.write(numbers.get("handles", 40).to_bytes(4, "little"))
             memory.seek(ENTRY + CONSTANTS["PG_ENTRY_TEXT"])
             memory.write(numbers.get("own", TEXTS + 3 * 1024).to_bytes(8, "little"))
+            memory.seek(ENTRY + CONSTANTS["PG_ENTRY_APPLICATION"])
+            memory.write((NAMES_AT + 3 * 64).to_bytes(8, "little"))
+            for name, value in (("DATABASE", 5), ("USER", 10)):
+                memory.seek(ENTRY + CONSTANTS[f"PG_ENTRY_{name}"])
+                memory.write(value.to_bytes(4, "little"))
             memory.truncate(1 << 20)
 
-    def pages(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    def learnt(self) -> list[tuple[int, int, int, str, str]]:
+        """Return the names that the process has."""
+        found: list[tuple[int, int, int, str, str]] = []
+        servers.visit({str(self.folder): Program("postgres", 1, 2, PLACES)}, CONSTANTS, lambda *one: found.append(one))
+        return found
+
+    def pages(self, monkeypatch: pytest.MonkeyPatch, **more: int) -> list[int]:
         """Return the pages that are read, in the order of their addresses."""
         found, read = [], os.pread
 
@@ -142,7 +182,8 @@ class Worker:
             return read(fd, size, address)
 
         monkeypatch.setattr(os, "pread", noted)
-        servers.map_texts({str(self.folder): Program("postgres", 1, 2, PLACES)}, CONSTANTS)
+        program = Program("postgres", 1, 2, {**PLACES, **more})
+        servers.visit({str(self.folder): program}, CONSTANTS, lambda *one: None)
         return found
 
 
@@ -150,6 +191,66 @@ def test_texts_of_all_processes_are_read(tmp_path: Path, monkeypatch: pytest.Mon
     """20 of them, of 1,024 bytes."""
     worker = Worker(Machine(tmp_path), {})
     assert worker.pages(monkeypatch) == [TEXTS + page * 4096 for page in range(5)]
+
+
+def test_rows_and_names_of_all_processes_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If their place is known."""
+    worker = Worker(Machine(tmp_path), {})
+    rows = [ENTRY - 3 * 440 & ~4095, ENTRY, ENTRY + 4096]
+    assert worker.pages(monkeypatch, query_id=424) == [*(TEXTS + page * 4096 for page in range(5)), *rows, NAMES_AT]
+
+
+def test_names_are_those_of_titles(tmp_path: Path) -> None:
+    title = b"postgres: 15/main: app shop [local] idle\0"
+    assert Worker(Machine(tmp_path), {}, title).learnt() == [(7, 5, 10, "shop", "app")]
+
+
+@pytest.mark.parametrize(
+    ("title", "found"),
+    [
+        ("postgres: app shop [local] SELECT", ("shop", "app")),
+        ("postgres: a cluster: app shop 10.0.0.1(5432) idle in transaction", ("shop", "app")),
+        ("postgres: app shop ::1(5432)", ("shop", "app")),
+        ("postgres: the app shop [local] idle", None),
+        ("postgres: app the shop [local] idle", None),
+        ("postgres: autovacuum worker shop", None),
+        ("postgres: parallel worker for PID 77 ", None),
+        ("postgres: io worker 0", None),
+        ("", None),
+    ],
+)
+def test_names_in_titles(title: str, found: tuple[str, str] | None) -> None:
+    assert servers.names_in(title) == found
+
+
+@pytest.mark.parametrize(
+    ("code", "machine", "found"),
+    [
+        (X86_64, 62, 424),
+        (b"\xf3\x0f\x1e\xfa" + X86_64, 62, 424),  # endbr64
+        (ARM64, 183, 424),
+        (X86_64, 183, 0),
+        (X86_64[:12] + b"\xc3", 62, 0),
+        (X86_64.replace(b"\xa8\x01\0\0", b"\xa8\x01\0\1"), 62, 0),
+    ],
+)
+def test_the_query_id_is_where_the_server_itself_reads_it(
+    tmp_path: Path, code: bytes, machine: int, found: int
+) -> None:
+    there = Machine(tmp_path)
+    there.run(10, program_with_rows(code, machine))
+    (one,) = Programs(16, there.proc).look()
+    assert one.variables.get("query_id", 0) == found
+    assert ("entry" in one.variables) == (found > 0)
+    assert one.variables["text"] == AT
+
+
+@pytest.mark.parametrize("without", ["MyBEEntry", "MyDatabaseId", "MyProcPid"])
+def test_without_what_checks_a_row_there_is_no_id(tmp_path: Path, without: str) -> None:
+    machine = Machine(tmp_path)
+    machine.run(10, program_with_rows(X86_64, without=without))
+    (one,) = Programs(16, machine.proc).look()
+    assert not {"query_id", "entry"} & one.variables.keys()
 
 
 def test_others_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,10 @@ SILENT = Cause(
 WAIT_FULL = Cause("wait_full", "there were more different waits than are tracked: the time of one is in no reason")
 UNNAMED_FILE = Cause("unnamed_file", "the recorder knows no path of a file: it had records of too many at once")
 SLEEP_FULL = Cause("sleep_full", "more tasks slept for requests at once than are tracked: a wait is not counted")
+STATEMENT_ORIGIN = Cause(
+    "statement_origin",
+    "a server keeps its row of pg_stat_activity otherwise than PostgreSQL 14 to 18: a statement has no query id",
+)
 EXITED = Cause("exited", "the process of --pid has ended: what another one with its number does is not counted")
 NEIGHBOUR_UNKNOWN = Cause(
     "neighbour_unknown", "of an exact overlap: a request has no times of its own in the records, so it is not in it"
@@ -74,6 +78,7 @@ COUNTED = (
     UNRECORDED,
     UNNAMED_FILE,
     SLEEP_FULL,
+    STATEMENT_ORIGIN,
 )
 """Causes counted by the programs."""
 NOTED = (
@@ -93,6 +98,7 @@ NOTED = (
     UNRECORDED,
     UNNAMED_FILE,
     SLEEP_FULL,
+    STATEMENT_ORIGIN,
 )
 """Causes that cost neither an operation nor a request."""
 DUMPED = (OVERWRITTEN, TORN, EARLIER, UNNAMED)

@@ -73,6 +73,8 @@ class OwnersOfRecords(NamedTuple):
     label: Label
     of: Callable[[int], Any]
     """None for a program by its name."""
+    lists: Callable[[], Mapping[str, list[dict[str, Any]]]] = dict
+    """What is known of them: parts of a summary."""
 
     def fields(self, key: tuple[int, str]) -> dict[str, Any]:
         """The fields of an owner, as rows have them; the key has the name of the task as well."""

@@ -16,6 +16,7 @@ from wptrace.model.kind import ALL, OPERATIONS, Kind, Task
 from wptrace.model.report import Event, InFlight, Report, Start
 from wptrace.outputs.text import (
     budget,
+    described,
     histogram,
     incident,
     inflight,
@@ -97,9 +98,10 @@ class StagesView(View):
             yield from ["", *law(report, self.kinds)]
 
     def closing(self, report: Report, width: int) -> Iterator[str]:
-        found = list(eventfds(report))
-        if found:
-            yield from ["", *found]
+        for lines in (described.lines(report, self.style(width)), eventfds(report)):
+            found = list(lines)
+            if found:
+                yield from ["", *found]
         if self.wanted.verbose:
             yield from wait_stacks(report, width)
         report = self._as_wanted(report)

@@ -59,7 +59,8 @@ class NamedRecorder(Recorder):
         operations = OPERATION in kinds
         what = "operations and requests" if operations else "requests"
         records = RECORDED._replace(more=_flags(), end="statement" if texts is None else "")
-        super().__init__(size, slow_ns, kinds, records, what, self._all_names, None if texts is None else texts.of)
+        named = () if texts is None else (texts.of, texts.lists)
+        super().__init__(size, slow_ns, kinds, records, what, self._all_names, *named)
         self._cgroups = cgroups
         lacking = "page-cache hits of less than 1 ms" if operations else "waits of tasks"
         self._notes_of_dump = (f"{lacking} are not recorded",)
