@@ -117,6 +117,7 @@ def test_calls(program: Path, disk: Disk, tmp_path: Path) -> None:
         earlier.do("call", 3, text="\x01\x02 binary")
         earlier.do("none", 4)
         earlier.do("thread", 9)
+        earlier.do("named", 12)
         # Whatever is executed in a unit is not part of it.
         earlier.do("call", 0, text="ends with a program")
         earlier.do("none", 11)
@@ -125,14 +126,15 @@ def test_calls(program: Path, disk: Disk, tmp_path: Path) -> None:
         trace.stop()
     summary = trace.summary
     exact(summary)
-    assert reads(summary) == {"get /index/?": 22, "seven": 7, "no unit": 8 + 4 + 9 + 11, LONG: 2, "unread": 3}
+    units = {"get /index/?": 22, "seven": 7, "no unit": 8 + 4 + 9 + 11, LONG: 2, "unread": 3}
+    assert reads(summary) == {**units, "cleaner": 12}
     texts = {row["owner"]: row["unit"] for row in totals(summary, "owned_operation")}
     assert texts["get /index/?"] == "get /index/?"
-    assert texts["no unit"] is texts["unread"] is None
+    assert texts["no unit"] is texts["unread"] is texts["cleaner"] is None
     names_the_one_with_the_most_time(summary, "unit")
     has_rows_of_records(replayed(capture), "unit")
     again = replayed(capture, "--by=unit", "--comm=worker", "--summary")[-1]
-    assert reads(again) == reads(summary)
+    assert reads(again) == units
 
 
 @pytest.mark.each_kernel
@@ -148,10 +150,11 @@ def test_dumps(program: Path, disk: Disk, tmp_path: Path) -> None:
         worker.do("call", 7, 7, "not an other's text")
         worker.do("call", 3, text="\x01\x02 binary")
         worker.do("none", 4)
+        worker.do("named", 2)
         trace.stop()
     (dump,) = dumps(tmp_path)
     exact(trace.summary)
-    assert reads(trace.summary) == {"get /index/?": 11, "seven": 7, "no unit": 4, "unread": 3}
+    assert reads(trace.summary) == {"get /index/?": 11, "seven": 7, "no unit": 4, "cleaner": 2, "unread": 3}
     found = replayed(dump)
     has_rows_of_records(found, "unit")
     assert reads(found[-1]) == reads(trace.summary)

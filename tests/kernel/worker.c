@@ -36,6 +36,12 @@ static void *read_blocks(void *count)
 	return NULL;
 }
 
+static void *read_blocks_by_name(void *count)
+{
+	pthread_setname_np(pthread_self(), "cleaner");
+	return read_blocks(count);
+}
+
 /* Whoever is called with a text may overwrite it. Without reads, it starts the program again. */
 __attribute__((noinline)) long work(long kind, char *text, long length, long count)
 {
@@ -84,8 +90,10 @@ int main(int argc, char **argv)
 			unit_text = kind ? pages + BLOCK - 100 : (char *)8;
 			probed(unit_text, 100, count);
 			unit_text = NULL;
-		} else if (!strcmp(how, "thread")) {
-			if (pthread_create(&thread, NULL, read_blocks, (void *)count) || pthread_join(thread, NULL))
+		} else if (!strcmp(how, "thread") || !strcmp(how, "named")) {
+			if (pthread_create(&thread, NULL, *how == 'n' ? read_blocks_by_name : read_blocks,
+					   (void *)count) ||
+			    pthread_join(thread, NULL))
 				return 1;
 		} else {
 			if (!strcmp(how, "set")) {

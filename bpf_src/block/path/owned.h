@@ -120,7 +120,7 @@ static __always_inline __u32 owner_of_dirtied(struct dirty_frame *frame)
 			return OWNER_OTHERS;
 		key.id = frame->statement;
 		key.more = frame->started;
-		if (frame->started == STATEMENT_ROW_PROGRAM)
+		if (frame->started == STATEMENT_ROW_PROGRAM || (frame->started == STATEMENT_ROW_IDLE && key.id))
 			__builtin_memcpy(key.comm, frame->comm, sizeof(key.comm));
 		return owner_by_statement(&key, &gone);
 	}

@@ -337,6 +337,25 @@ static __always_inline void number_of_program(struct statement *statement, __u64
 	statement->hash = number << STATEMENT_ROW_BITS;
 }
 
+/*
+ * The program of units, without one. Servers name threads that work for themselves: those have rows of their own, and their
+ * hash is not 0.
+ */
+static __always_inline void idle_thread(struct statement *statement, __u64 *comm)
+{
+	struct task_struct *leader = (void *)bpf_get_current_task();
+	__u64 name[2] = {};
+
+	statement->row = STATEMENT_ROW_IDLE;
+	leader = BPF_CORE_READ(leader, group_leader);
+	bpf_probe_read_kernel_str(name, sizeof(name), leader->comm);
+	current_comm(comm);
+	if (comm[0] == name[0] && comm[1] == name[1])
+		comm[0] = comm[1] = 0;
+	else
+		statement->hash = 1 << STATEMENT_ROW_BITS;
+}
+
 static __always_inline void statement_of_task(struct statement *statement, __u64 *comm, bool unit)
 {
 	struct program program = {};
@@ -360,7 +379,7 @@ static __always_inline void statement_of_task(struct statement *statement, __u64
 	statement->server = place;
 	text = program.code + servers[place].text;
 	if (unit && servers[place].place == TEXT_PLACE_PROBES) {
-		statement->row = STATEMENT_ROW_IDLE;
+		idle_thread(statement, comm);
 		return;
 	}
 	if (unit && servers[place].place == TEXT_PLACE_NUMBER) {
@@ -375,9 +394,11 @@ static __always_inline void statement_of_task(struct statement *statement, __u64
 		if (statement->submitter)
 			text = text_of_submitter(program.code, place, statement->submitter);
 	}
-	statement->row = text ? STATEMENT_ROW_STATEMENT : unit ? STATEMENT_ROW_IDLE : STATEMENT_ROW_TITLE;
-	if (!text && unit)
+	if (!text && unit) {
+		idle_thread(statement, comm);
 		return;
+	}
+	statement->row = text ? STATEMENT_ROW_STATEMENT : STATEMENT_ROW_TITLE;
 	if (!text) {
 		statement->submitter = 0;
 		current_execution(&execution);

@@ -20,7 +20,7 @@ enum statement_row {
 	STATEMENT_ROW_UNREAD, /* the text was not in memory, or there is none where there should be */
 	STATEMENT_ROW_OTHERS, /* of records: the table of owners had no place for it */
 	STATEMENT_ROW_NUMBER, /* a unit that is a number: the key has it instead of a hash */
-	STATEMENT_ROW_IDLE, /* the program of units, without one */
+	STATEMENT_ROW_IDLE, /* the program of units, without one; unless the hash is 0: a thread with a name of its own */
 };
 EXPORT_ENUM(statement_row);
 /* The bits of a record's `statement` that have its row. */

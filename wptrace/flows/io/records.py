@@ -72,7 +72,7 @@ class OwnersOfRecords(NamedTuple):
 
     label: Label
     of: Callable[[int], Any]
-    """None for a program by its name."""
+    """None for a program or a thread by its name."""
     lists: Callable[[], Mapping[str, list[dict[str, Any]]]] = dict
     """What is known of them: parts of a summary."""
 

@@ -73,7 +73,7 @@ class Texts(Owners):
         if row == "unread":
             return UNREAD
         if row == "idle":
-            return NO_UNIT
+            return Comm(self._comm(values)) if values["key.id"] else NO_UNIT
         if row == "number":
             return self._number(values["key.id"])
         found = self._text(number, values["key.id"], row == "title")
@@ -119,12 +119,12 @@ class Texts(Owners):
     # --- Records ----------------------------------------------------------------------------------------------------
 
     def of_record(self, word: int) -> Any:
-        """The label of the owner of a record; None for a program that is no server, by its name."""
+        """The label of the owner of a record; None for a program that is no server, or a thread, by its name."""
         row = self._rows_of[word & (1 << self._obj.constants["STATEMENT_ROW_BITS"]) - 1]
         if row == "number":
             return self._number(word)
         if row == "idle":
-            return NO_UNIT
+            return None if word >> self._obj.constants["STATEMENT_ROW_BITS"] else NO_UNIT
         if row not in ("statement", "title"):
             return {"none": NOBODY, "program": None, "others": OTHERS}.get(row, UNREAD)
         found = self._texts.get(word)
