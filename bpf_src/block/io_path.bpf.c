@@ -487,6 +487,12 @@ int unit_begin(void *ctx)
 }
 
 SEC("uprobe")
+int unit_named_later(void *ctx)
+{
+	return on_unit_named_later(ctx);
+}
+
+SEC("uprobe")
 int unit_end(void *ctx)
 {
 	return on_unit_end();

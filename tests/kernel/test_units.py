@@ -30,6 +30,11 @@ length = "arg2"
 only = "arg0 == 3"
 others = { 7 = "seven" }
 """
+LATER = """
+later = ["ufn:no_such_function", "ufn:know"]
+later_label = "arg0:str"
+later_length = "arg1"
+"""
 STATIC = """
 [unit]
 name = "static"
@@ -161,6 +166,33 @@ def test_dumps(program: Path, disk: Disk, tmp_path: Path) -> None:
     assert counts(found[-1], "owned_request") == counts(trace.summary, "owned_request")
     neighbours = replayed(dump, "--neighbours", "--summary")[-1]["neighbours"]
     assert {one["owner"]: one["requests"] for one in neighbours} == reads(trace.summary)
+
+
+@pytest.mark.each_kernel
+def test_texts_that_become_known_later(program: Path, disk: Disk, tmp_path: Path) -> None:
+    """A unit that has a text keeps it, and one outside of a unit is none."""
+    with traced(CALLS + LATER, program, disk, tmp_path) as trace, working(program, disk) as worker:
+        worker.do("call", 5, text="first")
+        worker.do("call", 6, 9)
+        worker.do("call", 7, 7)
+        worker.do("call", 2, 10)
+        worker.do("none", 4)
+        trace.stop()
+    exact(trace.summary)
+    assert reads(trace.summary) == {"first": 5, "known later": 6, "seven": 7, "unread": 2, "no unit": 4}
+    has_rows_of_records(trace.lines, "unit")
+
+
+def test_a_program_without_the_later_point(program: Path, disk: Disk, tmp_path: Path) -> None:
+    """It is said, and all else is known."""
+    text = CALLS + LATER.replace('"ufn:know"', '"ufn:none"')
+    with traced(text, program, disk, tmp_path) as trace, working(program, disk) as worker:
+        worker.do("call", 5, text="first")
+        worker.do("call", 7, 7)
+        trace.stop()
+    assert reads(trace.summary) == {"first": 5, "seven": 7}
+    said = f"{program} has no ufn:no_such_function or ufn:none: units without a text at their begin have none"
+    assert said in trace.lines[0]["notes"]
 
 
 @pytest.mark.each_kernel

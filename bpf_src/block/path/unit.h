@@ -20,7 +20,7 @@ struct operand {
 	__u8 unused;
 };
 
-const volatile struct operand unit_label, unit_length, unit_choice;
+const volatile struct operand unit_label, unit_length, unit_choice, unit_later_label, unit_later_length;
 const volatile bool unit_is_text;
 /* With `unit_choice`: other values of it are a number, not a text. */
 const volatile __u64 unit_chosen;
@@ -67,13 +67,14 @@ static __always_inline bool read_operand(void *regs, const volatile struct opera
 }
 
 /* Without the length, it ends with a NUL. */
-static __always_inline void copy_unit_text(void *regs, struct unit *unit, __u64 address)
+static __always_inline void copy_unit_text(void *regs, struct unit *unit, __u64 address,
+					   const volatile struct operand *size)
 {
 	__u64 room = STATEMENT_BYTES - 1;
 	long length;
 
 	unit->row = STATEMENT_ROW_UNREAD;
-	if (unit_length.known && !read_operand(regs, &unit_length, &room))
+	if (size->known && !read_operand(regs, size, &room))
 		return;
 	if (room > STATEMENT_BYTES - 1)
 		room = STATEMENT_BYTES - 1;
@@ -115,11 +116,29 @@ static __always_inline int on_unit_begin(void *regs)
 	if (!read_operand(regs, &unit_label, &value))
 		return 0;
 	if (unit_is_text) {
-		copy_unit_text(regs, unit, value);
+		copy_unit_text(regs, unit, value, &unit_length);
 	} else {
 		unit->number = value;
 		unit->row = STATEMENT_ROW_NUMBER;
 	}
+	return 0;
+}
+
+/* The text of a unit that had a number instead where it began. One that has a text keeps it: this may be a part of it. */
+static __always_inline int on_unit_named_later(void *regs)
+{
+	__u32 tid = bpf_get_current_pid_tgid();
+	struct unit *unit = bpf_map_lookup_elem(&units, &tid);
+	struct execution execution;
+	__u64 value;
+
+	if (!unit || unit->row != STATEMENT_ROW_NUMBER)
+		return 0;
+	current_execution(&execution);
+	if (unit->title != execution.title || unit->started != execution.started)
+		return 0;
+	if (read_operand(regs, &unit_later_label, &value))
+		copy_unit_text(regs, unit, value, &unit_later_length);
 	return 0;
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -45,6 +46,9 @@ UNIT = (
     Key("length", _ARGUMENT, "how long that text is at most; else it ends with a NUL"),
     Key("only", _CHOSEN, "`argN == NUMBER`: other values of this argument have no label"),
     Key("others", _OTHERS, "with `only`: a table of names for other values"),
+    Key("later", _POINTS, "where one of the `others` gets a text after all, or a list as of `begin`", most=8),
+    Key("later_label", _ARGUMENT, "of `later`: `argN:str`"),
+    Key("later_length", _ARGUMENT, "how long that text is at most; else it ends with a NUL"),
     Key("variable", _SYMBOL, "instead of all these: a global variable, read when an operation begins"),
     Key("type", CHOICE, "its type; else `char *`", choices=TYPES),
     Key(
@@ -86,6 +90,9 @@ class Unit(NamedTuple):
     length: Argument | None = None
     only: Chosen | None = None
     others: Mapping[int, str] = MappingProxyType({})
+    later: tuple[str, ...] = ()
+    later_label: Argument | None = None
+    later_length: Argument | None = None
     variable: str = ""
     type: str = POINTER
     quotes: str = SQL
@@ -204,7 +211,7 @@ def _argument(text: str) -> Argument | None:
 
 
 def _inconsistent(has: dict[str, Any]) -> Iterator[str]:
-    probes = [name for name in ("begin", "end", "label", "length", "only", "others") if name in has]
+    probes = [key.name for key in UNIT if key.name in has and key.kind in (_POINTS, _ENDS, _ARGUMENT, _CHOSEN, _OTHERS)]
     if "variable" in has and probes:
         yield f"a unit has a variable or {probes[0]}, not both"
         return
@@ -219,6 +226,13 @@ def _inconsistent(has: dict[str, Any]) -> Iterator[str]:
         yield "length is that of a text, and the label is a number"
     if "length" in has and has["length"].text:
         yield "length is a number, not a text"
+    if ("later" in has) != ("later_label" in has) or ("later_length" in has and "later" not in has):
+        yield "later has a later_label, and may have a later_length"
+        return
+    if "later" in has and not ("others" in has and has["label"].text and has["later_label"].text):
+        yield "later gives a text to one of the others of units whose label is a text"
+    if "later_length" in has and has["later_length"].text:
+        yield "later_length is a number, not a text"
     if "others" in has and "only" not in has:
         yield "others are other values of what only compares, and there is no only"
 
@@ -251,6 +265,9 @@ class Found(NamedTuple):
     length: Place = Place()
     choice: Place = Place()
     variable: Variable | None = None
+    laters: tuple[Spot, ...] = ()
+    later_label: Place = Place()
+    later_length: Place = Place()
 
 
 class _Point(NamedTuple):
@@ -266,8 +283,13 @@ def look_up(unit: Unit, machine: str) -> Found:
             return Found(binary.path, binary.identity, variable=_variable(unit, binary))
         begin, end = _first(unit.begin, binary, machine), _first(unit.end, binary, machine)
 
-        def place(argument: Argument | None) -> Place:
-            return Place() if argument is None else _place(argument, begin, binary.path, machine)
+        later = _Point((), False, None)
+        if unit.later:
+            with suppress(binaries.UnknownNameError):  # then they have none
+                later = _first(unit.later, binary, machine)
+
+        def place(argument: Argument | None, point: _Point = begin) -> Place:
+            return Place() if argument is None else _place(argument, point, binary.path, machine)
 
         return Found(
             binary.path,
@@ -278,6 +300,10 @@ def look_up(unit: Unit, machine: str) -> Found:
             place(unit.label),
             place(unit.length),
             place(None if unit.only is None else unit.only.argument),
+            None,
+            later.spots,
+            place(unit.later_label if later.spots else None, later),
+            place(unit.later_length if later.spots else None, later),
         )
 
 
@@ -297,7 +323,7 @@ def _first(points: tuple[str, ...], binary: Binary, machine: str) -> _Point:
             return _point(point, binary, machine)
         except binaries.UnknownNameError as error:
             missing = missing or error
-    raise UsageError(missing.message if missing is not None else "a unit has no point")
+    raise missing or UsageError("a unit has no point")
 
 
 def _point(point: str, binary: Binary, machine: str) -> _Point:

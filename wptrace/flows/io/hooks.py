@@ -74,6 +74,15 @@ UNIT_BEGIN = Hook(
     "unit.begin", "begin of a unit of work", ("unit_begin",), (), "it is not known when units of work begin", START
 )
 
+UNIT_LATER = Hook(
+    "unit.later",
+    "the text of a unit of work becomes known",
+    ("unit_named_later",),
+    (),
+    "units of work without a text at their begin have none",
+    required=False,
+)
+
 CHILDREN = Hook(
     "children",
     "a process is forked",

@@ -34,6 +34,11 @@ quotes = "mysql"
 [unit.others]
 7 = "seven"
 """
+LATER = """
+later = "ufn:know"
+later_label = "arg3:str"
+later_length = "arg0"
+"""
 VARIABLE = """
 [unit]
 name = "web"
@@ -67,6 +72,22 @@ def test_a_unit_between_two_points() -> None:
         quotes="mysql",
         about="requests",
     )
+
+
+def test_a_text_that_becomes_known_later(program: str) -> None:
+    text = WHOLE.replace('quotes = "mysql"', LATER).replace("/usr/sbin/web", program)
+    found = parsed(text)
+    assert (found.later, found.later_label, found.later_length) == (
+        ("ufn:know",),
+        Argument(3, text=True),
+        Argument(0),
+    )
+    assert unit.look_up(found, "x86_64").laters == ()
+    there = unit.look_up(parsed(text.replace("ufn:know", "ufn:handle")), "x86_64")
+    assert [spot.offset for spot in there.laters] == [CODE + 0x20]
+    first, *_, fourth = ARGUMENTS["x86_64"][:4]
+    assert there.later_label == Place(place=fourth, known=1, in_register=1, bits=64)
+    assert there.later_length == Place(place=first, known=1, in_register=1, bits=64)
 
 
 def test_a_unit_in_a_variable() -> None:
@@ -110,6 +131,12 @@ def test_those_that_come_with_wptrace() -> None:
         (WHOLE.replace("7 =", "seven ="), "others has names for numbers, not for 'seven'"),
         (WHOLE.replace('7 = "seven"', "7 = 8"), "a name in others is one line"),
         (WHOLE.replace('7 = "seven"', '7 = "a\\nb"'), "a name in others is one line"),
+        (WHOLE.replace('quotes = "mysql"', 'later = "ufn:know"'), "later has a later_label"),
+        (WHOLE.replace('quotes = "mysql"', 'later_length = "arg0"'), "later has a later_label"),
+        (WHOLE.replace('quotes = "mysql"', LATER.replace("arg3:str", "arg3")), "later gives a text"),
+        (WHOLE.replace('quotes = "mysql"', LATER).partition("[unit.others]")[0], "later gives a text"),
+        (WHOLE.replace('quotes = "mysql"', LATER.replace("arg0", "arg0:str")), "later_length is a number"),
+        (VARIABLE + 'later = "ufn:know"', "a unit has a variable or later, not both"),
         (WHOLE.replace('quotes = "mysql"', 'type = "int"'), "type is that of a variable, and there is none"),
     ],
 )

@@ -12,7 +12,8 @@ from wptrace.bpf.object import BpfObject
 from wptrace.bpf.perf import InFile
 from wptrace.engine.definition import unit as units
 from wptrace.engine.definition.unit import Unit
-from wptrace.flows.io.hooks import UNIT_BEGIN, UNIT_END
+from wptrace.engine.resolver import Loaded
+from wptrace.flows.io.hooks import UNIT_BEGIN, UNIT_END, UNIT_LATER
 from wptrace.flows.io.kinds import NO_UNIT
 from wptrace.flows.io.options import UNIT
 from wptrace.flows.io.part import Tracing
@@ -35,11 +36,17 @@ class Units(Texts):
         self._found = units.look_up(unit, os.uname().machine)
         if self._found.begins:
             # The end first, so that none is missed.
-            self.hooks = (UNIT_END, UNIT_BEGIN)
+            self.hooks = (UNIT_END, *((UNIT_LATER,) if self._found.laters else ()), UNIT_BEGIN)
 
     @property
     def chosen(self) -> dict[str, Any]:
         return {**super().chosen, "unit": self._unit.name}
+
+    def notes(self, loaded: Loaded) -> list[str]:
+        if not self._unit.later or self._found.laters:
+            return []
+        names = " or ".join(self._unit.later)
+        return [f"{self._found.path} has no {names}: units without a text at their begin have none"]
 
     def prepare(self, obj: BpfObject) -> None:
         super().prepare(obj)
@@ -48,10 +55,11 @@ class Units(Texts):
             return
         obj.progs["unit_begin"].run_in(_opened(found.begins), on_return=False)
         obj.progs["unit_end"].run_in(_opened(found.ends), found.at_return)
+        if found.laters:
+            obj.progs["unit_named_later"].run_in(_opened(found.laters), on_return=False)
         obj.maps["units"].max_entries = _TASKS
-        obj.rodata.unit_label, obj.rodata.unit_length, obj.rodata.unit_choice = (
-            place._asdict() for place in (found.label, found.length, found.choice)
-        )
+        for name in ("label", "length", "choice", "later_label", "later_length"):
+            setattr(obj.rodata, f"unit_{name}", getattr(found, name)._asdict())
         obj.rodata.unit_is_text = unit.label is not None and unit.label.text
         obj.rodata.unit_chosen = 0 if unit.only is None else unit.only.value
 
