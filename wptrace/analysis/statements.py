@@ -50,6 +50,7 @@ _LISTS = (
     (re.compile(r"(\$[0-9]+)(?:, ?\$[0-9]+)+"), r"\1, ..."),
     (re.compile(r"(\((?:\?|\$[0-9]+)(?:, \.\.\.)?\))(?:, ?\((?:\?|\$[0-9]+)(?:, \.\.\.)?\))+"), r"\1, ..."),
 )
+_COMMENT = "/* ... */"
 # What no text of a statement has, in whatever encoding: those of ASCII but blanks, and of Unicode.
 _CONTROL = re.compile("[\0-\x08\x0e-\x1f\x7f-\x9f]")
 _DIGITS = 12
@@ -82,7 +83,7 @@ def shown(text: str, how: str, noun: str = "statement", quotes: str = SQL) -> st
 
 
 def normalised(text: str, quotes: str = SQL) -> str:
-    """Return a statement without literals and comments."""
+    """Return a statement without literals and comments; one that begins with a long comment may have nothing else."""
     parts: list[str] = []
     for match in _TOKENS[quotes].finditer(text):
         kind = match.lastgroup
@@ -95,7 +96,7 @@ def normalised(text: str, quotes: str = SQL) -> str:
     found = " ".join("".join(parts).split()).rstrip("; ")
     for many, one in _LISTS:
         found = many.sub(one, found)
-    return found
+    return found or _COMMENT
 
 
 def title(text: str) -> str:
