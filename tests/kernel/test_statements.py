@@ -163,6 +163,40 @@ def test_what_statements_read(disk: Disk, postgres: Postgres, tmp_path: Path) ->
     assert {one["owner"]: one for one in summary["statements"]}[SCAN] == whose[SCAN]
 
 
+@pytest.mark.parametrize(
+    ("version", "autovacuum"),
+    [
+        (15, "postgres: autovacuum worker postgres"),
+        pytest.param(18, "autovacuum: VACUUM ANALYZE public.big", marks=only_all),
+    ],
+)
+def test_a_server_that_starts_later(disk: Disk, tmp_path: Path, version: int, autovacuum: str) -> None:
+    """So do its workers: those of parallel commands, of I/O and of autovacuum."""
+    settings = {"autovacuum": "on", "autovacuum_naptime": "1s"}
+    with (
+        mounted(disk, "ext4", tmp_path / "files") as folder,
+        Trace("--dev", disk.name, "--by=statement", "--top=0", "100ms") as trace,
+        server(folder / "postgres", version, **settings) as postgres,
+    ):
+        postgres.sql(["create extension pg_stat_statements", TABLE, "checkpoint"])
+        trace.wait_for(autovacuum, "autovacuum")
+        postgres.sql(["select pg_stat_statements_reset()", "select count(*) from big where v <> 'a'"])
+        postgres.sql([INDEX])
+        counted = postgres.sql([READ])
+        trace.stop()
+    exact(trace.summary)
+    found = read_bytes(trace.summary)
+    theirs = {query.replace("$1", "?"): int(size) for query, size, *_ in counted}
+    for statement in (SCAN, INDEX):
+        assert theirs[statement] > ROWS * WIDTH
+        assert theirs[statement] <= found[statement] <= theirs[statement] * 1.005 + CATALOGUE, statement
+    # Before it is known it has the name of its program.
+    assert "postgres" in found
+    whose = {one["owner"]: one["query_ids"] for one in trace.summary["statements"]}
+    ids = {query.replace("$1", "?"): number for query, *_, number in counted}
+    assert (whose[SCAN], whose[INDEX]) == ([ids[SCAN]], [ids[INDEX]])
+
+
 @pytest.mark.parametrize("postgres", [pytest.param((18, {"io_workers": "1"}), id="18", marks=only_all)], indirect=True)
 def test_whose_statements_an_io_worker_reads_for(disk: Disk, postgres: Postgres) -> None:
     """Processes that are there already or come later, of which nothing is seen but what a worker reads for them."""
