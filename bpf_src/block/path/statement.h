@@ -10,6 +10,7 @@
 #ifndef WPT_PATH_STATEMENT_H
 #define WPT_PATH_STATEMENT_H
 
+#include "block/path/state.h"
 #include "block/path/text.h"
 #include "block/path/unit.h"
 #include "lib/comm.h"
