@@ -50,7 +50,7 @@ def test_the_source_still_says_what_is_tested_here(obj: BpfObject) -> None:
     assert "at = device_place(dev, DEVICES);" in SOURCE
     assert "devices[(at + probe) & (DEVICES - 1)]" in SOURCE
     assert "if (!entry->dev)\n\t\t\tbreak;" in SOURCE
-    assert "entry->dev == dev && (any_sector || (sector >= entry->first && sector < entry->end))" in SOURCE
+    assert "entry->dev == dev && (any_sector ? dev != 0 : sector >= entry->first && sector < entry->end)" in SOURCE
 
 
 @pytest.mark.parametrize(
