@@ -32,6 +32,10 @@ _SETTINGS = {
 _END = "(that was all)"
 
 
+def _psql(user: str) -> list[str]:
+    return ["psql", "-X", "-q", "-A", "-t", "-h", "/mnt", "-U", user, "-d", "postgres"]
+
+
 class Postgres:
     def __init__(self, folder: Path, version: int) -> None:
         self._folder, self.version = folder, version
@@ -49,8 +53,7 @@ class Postgres:
     @contextmanager
     def session(self, user: str = "postgres") -> Iterator[Callable[[str], list[str]]]:
         """A connection that takes statements one after another, and gives the lines of each."""
-        words = self.words("psql", "-X", "-q", "-A", "-t", "-h", "/mnt", "-U", user, "-d", "postgres")
-        pipe = subprocess.PIPE
+        words, pipe = self.words(*_psql(user)), subprocess.PIPE
         with subprocess.Popen(words, text=True, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as process:
             to, lines = process.stdin, process.stdout
             assert to is not None
@@ -72,7 +75,7 @@ class Postgres:
     def sql(self, statements: Sequence[str], user: str = "postgres") -> list[list[str]]:
         """One after another by one connection, each as it stands; their rows."""
         words = (word for one in statements for word in ("-c", one))
-        found = self.run("psql", "-X", "-q", "-A", "-t", "-h", "/mnt", "-U", user, "-d", "postgres", *words)
+        found = self.run(*_psql(user), *words)
         return [line.split("|") for line in found.splitlines()]
 
 
