@@ -30,8 +30,8 @@ class Statements(Texts):
         super().__init__(STATEMENT, how, top, rows)
         self._found: list[Program] = []
         self._origins = Origins()
-        self._undescribed: dict[int, Any] = {}
-        """By number of an owner whose origin may not be complete: its label."""
+        self._undescribed: dict[int, tuple[Any, int]] = {}
+        """By number of an owner whose origin may not be complete: its label, and how often programs had looked."""
         self._shown_last: list[Any] = []
 
     def prepare(self, obj: BpfObject) -> None:
@@ -86,16 +86,20 @@ class Statements(Texts):
 
     def _named(self, number: int, values: dict[str, Any]) -> Any:
         found = super()._named(number, values)
-        self._undescribed[number] = found
+        self._undescribed[number] = found, -1
         return found
 
     def _describe(self, number: int) -> None:
         values = self._values(number)
         if values["known"] == _BEING_DESCRIBED:
             return
-        label = self._undescribed[number]
+        label, tries = self._undescribed[number]
         if values["known"] == _DESCRIBED:
             del self._undescribed[number]
+        elif values["tries"] == tries:
+            return
+        else:
+            self._undescribed[number] = label, values["tries"]
         origin = self._obj.maps["statement_origins"].get(number - 1)
         if origin is not None and origin.known:
             self._origins.add(label if isinstance(label, str) else None, origin)
