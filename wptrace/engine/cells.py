@@ -78,10 +78,10 @@ class Changes:
             self._counts.clear()
         else:
             # One read more after a change: without barriers (arm64), what was counted before may be seen after it.
-            changed = {number for number, key in keys if counts[key] != self._counts.get(number, 0)}
-            again = changed | self._lately
-            self._counts.update((number, counts[key]) for number, key in keys if number in changed)
-            self._lately = changed
+            changed = {number: counts[key] for number, key in keys if counts[key] != self._counts.get(number, 0)}
+            again = changed.keys() | self._lately
+            self._counts.update(changed)
+            self._lately = set(changed)
             keys = [one for one in keys if one[0] in again]
         yield from self._compared(keys)
 

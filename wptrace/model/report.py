@@ -397,8 +397,6 @@ def since(now: Snapshot, earlier: Snapshot) -> tuple[dict[Group, dict[str, Distr
     cells: dict[Group, dict[str, Distribution]] = {}
     for group, stages in now.cells.items():
         before = cells_before.get(group, {})
-        if stages is before and group not in counters:
-            continue
         happened = counters[group].keys() - {BYTES, UNTIMED} if group in counters else ()
         if stages is before and not happened:
             continue
