@@ -198,22 +198,25 @@ WORKS = (
 )
 
 
-def measure(pairs: int, modes: Sequence[tuple[str, ...]] = MODES, works: Collection[str] = ()) -> list[Found]:
-    found = []
+def names() -> Iterator[tuple[str, str]]:
+    """Return each load and mode, in the order of the table."""
+    return ((work.name, shown(mode)) for work in WORKS for mode in MODES)
+
+
+def measure(pairs: int, modes: Sequence[tuple[str, ...]], works: Collection[str]) -> Iterator[Found]:
     with _one_cpu(), ExitStack() as stack:
         place = Place(stack)
         for work in (work for work in WORKS if not works or work.name in works):
             work.run(place)
             for mode in modes:
                 one = _compare(work, mode, place, pairs)
-                found.append(one)
                 low, high = one["interval"]
                 print(
                     f"{work.name}, {shown(mode)}: {(one['ratio'] - 1) * 100:+.1f} %"
                     f" ({(low - 1) * 100:+.1f} to {(high - 1) * 100:+.1f} %), {one['without_ns']:.0f} ns without",
                     flush=True,
                 )
-    return found
+                yield one
 
 
 def shown(mode: Sequence[str]) -> str:

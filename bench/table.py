@@ -210,10 +210,8 @@ def _paired(results: Sequence[Found]) -> str:
         without = min(one["without_ns"] for one in found.values())
         row = [work, f"{without:,.0f} ns" if without < 1e5 else f"{without / 1e6:,.2f} ms"]
         for mode in modes:
-            ratio, low, high = (
-                f"{(value - 1) * 100:+.1f}" for value in (found[mode]["ratio"], *found[mode]["interval"])
-            )
-            row.append(f"{ratio} ({low} to {high})")
+            values = [found[mode]["ratio"], *found[mode]["interval"]] if mode in found else []
+            row.append("{} ({} to {})".format(*(f"{(value - 1) * 100:+.1f}" for value in values)) if values else "")
         rows.append(row)
     return _rows(["load", "without", *(f"`{mode}`" for mode in modes)], rows, 1)
 
