@@ -193,14 +193,11 @@ static __always_inline __u8 recorded_kind_of(enum recorded_kind kind, enum inter
 	return kind | interface << RECORDED_INTERFACE_SHIFT | (coarse ? RECORDED_COARSE : 0);
 }
 
+#define RECORD_TIME(name, member) record->times[RECORDED_TIME_##name] = times->member >> shift;
+
 static __always_inline void record_times(struct recorded *record, struct times *times, __u32 shift)
 {
-	record->times[RECORDED_TIME_QUEUED] = times->queued >> shift;
-	record->times[RECORDED_TIME_GOT] = times->got >> shift;
-	record->times[RECORDED_TIME_ISSUED] = times->issued >> shift;
-	record->times[RECORDED_TIME_HANDED] = times->handed >> shift;
-	record->times[RECORDED_TIME_SEEN] = times->seen >> shift;
-	record->times[RECORDED_TIME_COMPLETED] = times->completed >> shift;
+	EACH_REQUEST_POINT(RECORD_TIME)
 }
 
 /* A request that is in no operation's record. */

@@ -7,7 +7,16 @@
 #include "lib/hist.h"
 #include "lib/block.h"
 
-/* The stages of a request of the block layer, in order, from one of its `struct times` to the next. */
+/* The points of a request of the block layer, in order: Q, G, D, H, S and C. */
+#define EACH_REQUEST_POINT(POINT) \
+	POINT(QUEUED, queued) \
+	POINT(GOT, got) \
+	POINT(ISSUED, issued) \
+	POINT(HANDED, handed) \
+	POINT(SEEN, seen) \
+	POINT(COMPLETED, completed)
+
+/* Its stages, in order, from one of these to the next. */
 #define EACH_REQUEST_STAGE(STAGE) \
 	STAGE(THROTTLE, queued, got) \
 	STAGE(QUEUE, got, issued) \
@@ -15,6 +24,8 @@
 	STAGE(DEVICE, handed, seen) \
 	STAGE(COMPLETE, seen, completed)
 
+#define TIME_OF(name, member) __u64 member;
+#define RECORDED_TIME_OF(name, member) RECORDED_TIME_##name,
 #define OP_STAGE_OF(name, from, to) OP_STAGE_##name,
 #define REQUEST_STAGE_OF(name, from, to) REQUEST_STAGE_##name,
 #define ONLY_STAGE_OF(name, from, to) ONLY_STAGE_##name,
@@ -210,14 +221,9 @@ CONSTANT(OP_WAITS, 4);
 CONSTANT(WAIT_OTHER, 0xfffe); /* of several stacks, or of one without a place */
 CONSTANT(WAIT_DIRTY_LIMIT, 0xffff); /* known without a stack */
 
-/* The points of a request; until it completes, 0 if not seen. */
+/* Until a request completes, 0 if not seen. */
 struct times {
-	__u64 queued; /* Q */
-	__u64 got; /* G */
-	__u64 issued; /* D */
-	__u64 handed; /* H */
-	__u64 seen; /* S */
-	__u64 completed; /* C */
+	EACH_REQUEST_POINT(TIME_OF)
 };
 
 /*
@@ -313,12 +319,7 @@ EXPORT_ENUM(recorded_kind);
 enum recorded_time {
 	RECORDED_TIME_START,
 	RECORDED_TIME_ISSUED_TO_FS, /* of an asynchronous one; else when its task ran again */
-	RECORDED_TIME_QUEUED,
-	RECORDED_TIME_GOT,
-	RECORDED_TIME_ISSUED,
-	RECORDED_TIME_HANDED,
-	RECORDED_TIME_SEEN,
-	RECORDED_TIME_COMPLETED,
+	EACH_REQUEST_POINT(RECORDED_TIME_OF) /* of the request */
 	RECORDED_TIMES,
 };
 EXPORT_ENUM(recorded_time);
