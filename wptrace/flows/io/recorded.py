@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from wptrace.analysis.overlap import Span
 from wptrace.capture.records import Names, Raw
-from wptrace.flows.io.kinds import HIT, OPERATION, REQUEST, SPARSE
+from wptrace.flows.io.kinds import HIT, OPERATION, REQUEST, REQUEST_STAGES, SPARSE
 from wptrace.flows.io.records import Made, maj_min
 from wptrace.flows.io.spans import OwnerNames
 from wptrace.kernel.blkstatus import to_errno
@@ -30,10 +30,8 @@ _NO_SECTOR = (1 << 64) - 1
 _NO_CPUS = dict.fromkeys(("submit", "issue", "irq", "complete", "wake"))
 # Flags of the kernel (enum req_flag_bits), by the names that the letters are made from.
 FLAGS = {"SYNC": "sync", "META": "meta", "FUA": "fua", "PREFLUSH": "preflush", "RAHEAD": "rahead"}
-# Stages between consecutive times. For a call that waited, the last time but one is when its task ran again.
-_OF_CALL = ("fs", "throttle", "queue", "driver", "device", "complete", "wakeup")
-_ASYNCHRONOUS = ("submit", "fs", "throttle", "queue", "driver", "device", "complete")
-_OF_REQUEST = ("throttle", "queue", "driver", "device", "complete")
+# Times of an operation; all others are those of its request.
+_START, _ISSUED_TO_FS = _OF_OPERATION = "start", "issued_to_fs"
 
 RECORDED = Raw(
     "recorded",
@@ -67,13 +65,20 @@ class Recorded:
         self._coarse_shift, flags = constant("RECORDED_COARSE_SHIFT"), constant("RECORDED_FLAGS_SHIFT")
         bits = {name: layout.constants.get(f"REQ_{name}") for name in FLAGS}
         self._bits = {name: bit - flags for name, bit in bits.items() if bit is not None and bit >= flags}
+        # Stages between consecutive times. For a call that waited, the last time but one is when its task ran again.
+        self._of_request = [name for name in self._stages if name in REQUEST_STAGES]
+        of_call, asynchronous = ("fs", *self._of_request, "wakeup"), ("submit", "fs", *self._of_request)
         order = layout.enum("recorded_time")
         self._first = self._at["times[0]"]
         places = {name: self._first + place for place, name in enumerate(order)}
-        inner = ("queued", "got", "issued", "handed", "seen", "completed")
+        # Stages lie between points, so there is one point more.
+        inner = [name for name in order if name not in _OF_OPERATION][: len(self._of_request) + 1]
         self._of_call, self._of_asynchronous = (
-            itemgetter(*map(places.__getitem__, order))
-            for order in (("start", *inner, "issued_to_fs"), ("start", "issued_to_fs", *inner))
+            (names, itemgetter(*map(places.__getitem__, points)))
+            for names, points in (
+                (of_call, (_START, *inner, _ISSUED_TO_FS)),
+                (asynchronous, (_START, _ISSUED_TO_FS, *inner)),
+            )
         )
         self._points = itemgetter(*map(places.__getitem__, inner))
         self._of_span = itemgetter(*map(places.__getitem__, ("queued", "issued", "completed")))
@@ -90,7 +95,7 @@ class Recorded:
 
     def _both(self, record: Sequence[Any], interface: int) -> tuple[dict[str, int], int]:
         """Stages and total of an operation with its request."""
-        names, points = (_ASYNCHRONOUS, self._of_asynchronous) if interface else (_OF_CALL, self._of_call)
+        names, points = self._of_asynchronous if interface else self._of_call
         ages = _before(record[self._end_at], points(record))
         start = ages[0]
         if ages != sorted(ages, reverse=True):
@@ -105,7 +110,7 @@ class Recorded:
 
     def _request(self, record: Sequence[Any], unit: int) -> tuple[dict[str, int], int]:
         ages = self._ages(record, unit)
-        found = {name: begin - end for name, begin, end in zip(_OF_REQUEST, ages, ages[1:])}
+        found = {name: begin - end for name, begin, end in zip(self._of_request, ages, ages[1:])}
         return found, ages[0]
 
     def _charged(self, record: Sequence[Any], unit: int) -> dict[str, int]:
@@ -143,7 +148,7 @@ class Recorded:
                 group = groups[REQUEST, record[slot_at], record[op_at]]
                 stages, total = self._request(record, unit)
                 if not record[stages_at]:
-                    stages = dict.fromkeys(_OF_REQUEST, 0)
+                    stages = dict.fromkeys(self._of_request, 0)
                 fields["error"] = to_errno(done)
             else:
                 group = groups[HIT if kind == "hit" else OPERATION, record[slot_at], record[op_at]]
