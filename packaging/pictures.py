@@ -57,16 +57,16 @@ text {{ fill: #e6edf3 }} .small {{ fill: #9198a1 }}
 .line {{ stroke: #9198a1 }} .head {{ fill: #9198a1 }}
 }}"""
 
-# Whose time a stage is, from left to right.
-_LANES = (
-    ("file system", ("fs",)),
-    ("block layer", ("throttle", "queue")),
-    ("driver", ("driver",)),
-    ("disk", ("device",)),
-    ("interrupt", ("complete",)),
-    ("scheduler", ("wakeup",)),
-    ("task", ("return",)),
-)
+# Whose time it is from a stage on, up to the next of these.
+_LANES = {
+    "fs": "file system",
+    "throttle": "block layer",
+    "driver": "driver",
+    "device": "disk",
+    "complete": "interrupt",
+    "wakeup": "scheduler",
+    "return": "task",
+}
 
 
 def svg(width: int, height: int, title: str, parts: Sequence[str], style: str = _STYLE) -> str:
@@ -97,17 +97,17 @@ def _elbow(x: float, y: float, bend: float, to_y: float, to_x: float) -> str:
 
 def path() -> str:
     """The points of a request, and the stages between them."""
-    stages = [STAGES[name] for _, names in _LANES for name in names]
+    stages = [stage for stage in STAGES.values() if not stage.rare]
+    begins = [place for place, stage in enumerate(stages) if stage.name in _LANES]
     points = [stages[0].start, *(stage.end for stage in stages)]
     if any(one.end != two.start for one, two in zip(stages, stages[1:])):
         raise SystemExit("pictures: the stages of the path do not follow each other")
     step, left, top = 104, 84, 60
     width, height = left * 2 + step * len(stages), 180
-    parts, at = [], 0
-    for lane, names in _LANES:
-        x = left + step * at
-        parts += [_box(x + 2, 14, step * len(names) - 4, 24), _text(x + step * len(names) / 2, 31, lane, "middle")]
-        at += len(names)
+    parts = []
+    for at, end in zip(begins, [*begins[1:], len(stages)]):
+        x, lane = left + step * at, step * (end - at)
+        parts += [_box(x + 2, 14, lane - 4, 24), _text(x + lane / 2, 31, _LANES[stages[at].name], "middle")]
     for number, stage in enumerate(stages):
         x = left + step * number
         parts += [_box(x + 14, top, step - 28, 30, "on"), _text(x + step / 2, top + 20, stage.name, "stage")]
