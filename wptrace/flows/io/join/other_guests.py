@@ -22,9 +22,8 @@ _ADVICE = (
     " and when it runs"
 )
 _NAMES = tuple(STAGES)
-_BEFORE = ("throttle", "queue")
-_THERE = ("driver", "device")
-_AFTER = _NAMES[_NAMES.index("device") + 1 :]
+_BEGIN, _END = _NAMES.index("driver"), _NAMES.index("device") + 1
+_BEFORE, _THERE, _AFTER = _NAMES[_NAMES.index("throttle") : _BEGIN], _NAMES[_BEGIN:_END], _NAMES[_END:]
 
 
 class Stay(NamedTuple):
