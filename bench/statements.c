@@ -15,6 +15,24 @@
 #define READS 3000
 
 const char *debug_query_string;
+int MyDatabaseId = 5, MyProcPid;
+
+/* As in its row of pg_stat_activity. */
+struct row {
+	int changes, pid;
+	long long unused[4], reported;
+	int database, user;
+	char more[368];
+	long long query_id;
+};
+
+static struct row row = {.database = 5, .query_id = 1};
+struct row *MyBEEntry = &row;
+
+__attribute__((used)) long long pgstat_get_my_query_id(void)
+{
+	return MyBEEntry->query_id;
+}
 
 static long long now(void)
 {
@@ -33,6 +51,7 @@ __attribute__((noinline, used)) void never(void)
 __attribute__((noinline)) int execute(const char *text, int fd, void *buffer, int reads)
 {
 	debug_query_string = text;
+	row.reported++;
 	for (int number = 0; number < reads; number++) {
 		if (pread(fd, buffer, 4096, 4096 * number) != 4096)
 			return 1;
@@ -47,6 +66,7 @@ int main(int count, char **words)
 	void *buffer;
 	int fd, length;
 
+	row.pid = MyProcPid = getpid();
 	fd = count > 1 ? open(words[1], O_RDONLY | O_DIRECT) : -1;
 	if (fd < 0 || posix_memalign(&buffer, 4096, 4096))
 		return 1;

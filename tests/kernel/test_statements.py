@@ -163,6 +163,25 @@ def test_what_statements_read(disk: Disk, postgres: Postgres, tmp_path: Path) ->
     assert {one["owner"]: one for one in summary["statements"]}[SCAN] == whose[SCAN]
 
 
+@pytest.mark.parametrize("postgres", [pytest.param((15, {}), id="15")], indirect=True)
+def test_statements_that_the_server_does_not_report(disk: Disk, postgres: Postgres) -> None:
+    """Their texts are read for each operation. All of one process, which reports others before and afterwards."""
+    postgres.sql([TABLE, "checkpoint"])
+    scans = [f"select {what}(id) from big" for what in ("count", "min", "max", "sum")]
+    with Trace("--dev", disk.name, "--by=statement", "--top=0") as trace, postgres.session() as ask:
+        ask("set max_parallel_workers_per_gather = 0")
+        ask(scans[0])
+        ask("set track_activities = off")
+        ask(scans[1])
+        ask(scans[2])
+        ask("set track_activities = on")
+        ask(scans[3])
+    exact(trace.summary)
+    found = read_bytes(trace.summary)
+    for scan in scans:
+        assert ROWS * WIDTH < found[scan] < ROWS * WIDTH * 1.2, scan
+
+
 @pytest.mark.parametrize(
     ("version", "autovacuum"),
     [

@@ -103,6 +103,8 @@ static __always_inline void own_operation(struct op_state *op, struct file *file
 		op->owner = owner_of_process(op->place);
 	else if (by == OWNER_BY_CGROUP)
 		op->owner = owner_of_cgroup();
+	else if (BY_STATEMENT(by) && by == OWNER_BY_STATEMENT)
+		op->owner = owner_of_same_statement(op->place);
 	else
 		op->owner = owner_of_current();
 }

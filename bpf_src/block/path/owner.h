@@ -236,18 +236,74 @@ static __always_inline __u64 statement_of_owner(__u32 number)
 	return owner->key.id >> STATEMENT_ROW_BITS << STATEMENT_ROW_BITS | owner->key.more;
 }
 
-/* What the current task works on. */
-__noinline __u32 owner_of_statement(void)
+/*
+ * Of each slot of `ops`: the process of the operation that had a statement there last. PostgreSQL writes each statement
+ * that begins and ends into the process's row of pg_stat_activity, with the time in microseconds: while that is the same,
+ * so is the statement.
+ */
+struct last_statement {
+	__u64 started; /* the task, */
+	__u64 memory; /* and since it executes this program */
+	__u64 entry; /* its row; 0: it has none that can be checked */
+	__u64 reported; /* then; 0: the server does not track activities */
+	__u64 taken; /* of the owner: Python frees idle ones, and others get their numbers */
+	__u64 number; /* of the owner; 0: not known */
+};
+
+#if !defined(PLAIN) || defined(ROWS)
+struct last_statement last_statements[OPS] SEC(".bss.last_statements");
+
+static __always_inline struct last_statement *last_statement_at(__u32 place)
+{
+	asm volatile("%0 &= %1" : "+w"(place) : "i"(OPS - 1));
+	return &last_statements[place];
+}
+
+/* Rows of other releases may have other members. */
+static __noinline bool entry_is_of(__u64 entry, struct server *server, __u64 code)
+{
+	return user_number(entry + PG_ENTRY_PID) == user_number(code + server->pid) &&
+	       user_number(entry + PG_ENTRY_DATABASE) == user_number(code + server->database);
+}
+
+static __always_inline void remember_statement(struct last_statement *last, struct statement *statement, __u32 number)
+{
+	struct server *server = &servers[statement->server & (SERVERS - 1)];
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct owner *owner = owner_at(number - 1);
+
+	if (last->started != task->start_time || last->memory != (__u64)task->mm) {
+		last->started = task->start_time;
+		last->memory = (__u64)task->mm;
+		last->entry = server->query_id ? user_pointer(statement->code + server->entry) : 0;
+		if (!entry_is_of(last->entry, server, statement->code))
+			last->entry = 0;
+		last->reported = user_pointer(last->entry + PG_ENTRY_REPORTED);
+	}
+	last->taken = owner->taken;
+	last->number = last->reported && owner->known == OWNER_DESCRIBED ? number : 0;
+}
+#endif
+
+/* What the current task works on. With the place of its operation, that is remembered. */
+__noinline __u32 owner_of_statement(__u32 place)
 {
 	struct statement statement = {};
 	struct owner_key key = {};
+	__u32 number;
 
 	if (!BY_STATEMENT(owner_by))
 		return 0;
 	statement_of_task(&statement, key.comm, owner_by == OWNER_BY_UNIT);
 	key.id = statement.hash;
 	key.more = statement.row;
-	return owner_by_statement(&key, &statement);
+	number = owner_by_statement(&key, &statement);
+#if !defined(PLAIN) || defined(ROWS)
+	if (has_typed_task() && place < OPS && statement.row == STATEMENT_ROW_STATEMENT && !statement.submitter &&
+	    number != OWNER_OTHERS)
+		remember_statement(last_statement_at(place), &statement, number);
+#endif
+	return number;
 }
 
 /*
@@ -261,7 +317,7 @@ static __noinline __u32 owner_of_current(void)
 	__u64 ids;
 
 	if (BY_STATEMENT(by))
-		return owner_of_statement();
+		return owner_of_statement(OPS);
 	if (by == OWNER_BY_CGROUP) {
 		key.id = bpf_get_current_cgroup_id();
 	} else if (by == OWNER_BY_CALL) {
@@ -322,6 +378,30 @@ static __always_inline __u32 owner_of_process(__u32 place)
 	last->number = number;
 	return number;
 }
+
+#if !defined(PLAIN) || defined(ROWS)
+/* Usually the statement of the task's previous operation: then its text is not read. */
+static __always_inline __u32 owner_of_same_statement(__u32 place)
+{
+	struct last_statement *last = COMPUTED(last_statement_at(place));
+	struct task_struct *task;
+	__u64 reported;
+
+	if (!has_typed_task())
+		return owner_of_statement(OPS);
+	task = bpf_get_current_task_btf();
+	if (last->started == task->start_time && last->memory == (__u64)task->mm && last->entry) {
+		reported = user_pointer(last->entry + PG_ENTRY_REPORTED);
+		if (reported == last->reported && last->number && owner_at(last->number - 1)->taken == last->taken)
+			return last->number;
+		last->reported = reported;
+		last->number = 0;
+	}
+	return owner_of_statement(place);
+}
+#else
+#define owner_of_same_statement(place) 0
+#endif
 
 static __always_inline __u32 owner_of_cgroup(void)
 {

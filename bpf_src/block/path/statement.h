@@ -162,6 +162,7 @@ CONSTANT(PG_AIO_HANDLES, 48); /* PgAioCtl.io_handles */
 CONSTANT(PG_HANDLE_BYTES, 144); /* PgAioHandle */
 CONSTANT(PG_HANDLE_OWNER, 16); /* PgAioHandle.owner_procno */
 CONSTANT(PG_ENTRY_PID, 4); /* PgBackendStatus.st_procpid */
+CONSTANT(PG_ENTRY_REPORTED, 40); /* PgBackendStatus.st_state_start_timestamp */
 CONSTANT(PG_ENTRY_DATABASE, 48); /* PgBackendStatus.st_databaseid */
 CONSTANT(PG_ENTRY_USER, 52); /* PgBackendStatus.st_userid */
 CONSTANT(PG_ENTRY_APPLICATION, 240); /* PgBackendStatus.st_appname */

@@ -281,7 +281,7 @@ static __noinline void note_statement(struct dirty_frame *frame)
 	if (!frame)
 		return;
 	if (!number)
-		number = owner_of_statement();
+		number = owner_of_statement(OPS);
 	frame->started = STATEMENT_ROW_NONE;
 	if (number == OWNER_OTHERS)
 		return;
