@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -166,6 +167,20 @@ def test_dumps(program: Path, disk: Disk, tmp_path: Path) -> None:
     assert counts(found[-1], "owned_request") == counts(trace.summary, "owned_request")
     neighbours = replayed(dump, "--neighbours", "--summary")[-1]["neighbours"]
     assert {one["owner"]: one["requests"] for one in neighbours} == reads(trace.summary)
+
+
+@pytest.mark.each_kernel
+def test_what_a_thread_with_a_name_dirties(program: Path, disk: Disk, tmp_path: Path) -> None:
+    """It is written back by others, and belongs to the thread's row."""
+    with traced(CALLS, program, disk, tmp_path, "--writeback") as trace, working(program, disk) as worker:
+        worker.do("call", 1, text="first")
+        worker.do("dirty", 6)
+        os.sync()
+        trace.stop()
+    exact(trace.summary)
+    written = {row["owner"]: row["bytes"] for row in totals(trace.summary, "owned_request") if row["op"] == "write"}
+    assert written == {"cleaner": 6 * 4096}
+    has_rows_of_records(trace.lines, "unit")
 
 
 @pytest.mark.each_kernel

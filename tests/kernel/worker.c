@@ -42,6 +42,21 @@ static void *read_blocks_by_name(void *count)
 	return read_blocks(count);
 }
 
+/* To the page cache. */
+static void *write_blocks_by_name(void *count)
+{
+	static char block[BLOCK];
+	int file = open(words[1], O_WRONLY);
+	long number;
+
+	pthread_setname_np(pthread_self(), "cleaner");
+	for (number = 0; number < (long)count; number++)
+		if (pwrite(file, block, BLOCK, number * BLOCK) != BLOCK)
+			exit(1);
+	close(file);
+	return NULL;
+}
+
 /* Where a text becomes known. */
 __attribute__((noinline)) void know(const char *text, long length)
 {
@@ -100,8 +115,11 @@ int main(int argc, char **argv)
 			unit_text = kind ? pages + BLOCK - 100 : (char *)8;
 			probed(unit_text, 100, count);
 			unit_text = NULL;
-		} else if (!strcmp(how, "thread") || !strcmp(how, "named")) {
-			if (pthread_create(&thread, NULL, *how == 'n' ? read_blocks_by_name : read_blocks,
+		} else if (!strcmp(how, "thread") || !strcmp(how, "named") || !strcmp(how, "dirty")) {
+			if (pthread_create(&thread, NULL,
+					   *how == 't' ? read_blocks :
+					   *how == 'n' ? read_blocks_by_name :
+							 write_blocks_by_name,
 					   (void *)count) ||
 			    pthread_join(thread, NULL))
 				return 1;
