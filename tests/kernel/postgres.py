@@ -39,6 +39,8 @@ def _psql(user: str) -> list[str]:
 class Postgres:
     def __init__(self, folder: Path, version: int) -> None:
         self._folder, self.version = folder, version
+        self.script = folder / "script.sql"
+        """In its root in /mnt."""
         self._root = peers.fetch(peers.POSTGRES[version])
         (self._bin,) = (f"/{path.relative_to(self._root)}" for path in self._root.glob("usr/lib/postgresql/*/bin"))
 

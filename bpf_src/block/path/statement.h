@@ -165,8 +165,10 @@ CONSTANT(PG_ENTRY_PID, 4); /* PgBackendStatus.st_procpid */
 CONSTANT(PG_ENTRY_REPORTED, 40); /* PgBackendStatus.st_state_start_timestamp */
 CONSTANT(PG_ENTRY_DATABASE, 48); /* PgBackendStatus.st_databaseid */
 CONSTANT(PG_ENTRY_USER, 52); /* PgBackendStatus.st_userid */
+CONSTANT(PG_ENTRY_STATE, 232); /* PgBackendStatus.st_state */
 CONSTANT(PG_ENTRY_APPLICATION, 240); /* PgBackendStatus.st_appname */
 CONSTANT(PG_ENTRY_TEXT, 248); /* PgBackendStatus.st_activity_raw */
+CONSTANT(PG_RUNNING, 2); /* STATE_RUNNING; 3 since 18, which has STATE_STARTING */
 CONSTANT(PG_ENTRY_BYTES, 440); /* PgBackendStatus of 18, the first with I/O workers */
 
 /* 0 where it cannot be read. */
@@ -239,6 +241,38 @@ __noinline __u64 text_of_submitter(__u64 code, __u32 place, __u32 submitter)
 		return 0;
 	}
 	return first ? text : 0;
+}
+
+/*
+ * The text that the process itself shows in pg_stat_activity: that of a statement that is being committed, or the activity
+ * of an autovacuum worker. 0: it has none.
+ */
+__noinline __u64 reported_text(__u64 code, __u32 place)
+{
+	struct {
+		__u32 state;
+		__u32 unused;
+		__u64 application;
+		__u64 text;
+	} entry;
+	struct server *server;
+	char first = 0;
+	__u64 row;
+
+	if (place >= SERVERS)
+		return 0;
+	server = &servers[place];
+	if (!server->query_id)
+		return 0;
+	row = user_pointer(code + server->entry);
+	if (bpf_probe_read_user(&entry, sizeof(entry), (void *)row + PG_ENTRY_STATE) ||
+	    entry.state != PG_RUNNING + !!server->aio)
+		return 0;
+	/* While a process starts, its row may be that of a process that ended while it was running. */
+	if (user_number(row + PG_ENTRY_PID) != user_number(code + server->pid))
+		return 0;
+	bpf_probe_read_user(&first, 1, (void *)entry.text);
+	return first ? entry.text : 0;
 }
 
 static __always_inline __u32 parent_of_current(void)
@@ -395,6 +429,8 @@ static __always_inline void statement_of_task(struct statement *statement, __u64
 		statement->submitter = submitter_of_worker(program.code, place);
 		if (statement->submitter)
 			text = text_of_submitter(program.code, place, statement->submitter);
+		else
+			text = reported_text(program.code, place);
 	}
 	if (!text && unit) {
 		idle_thread(statement, comm);
