@@ -339,6 +339,35 @@ class Output(Protocol):
     def close(self) -> None: ...
 
 
+class QuietOutput:
+    """An output that does nothing; a subclass takes what it wants of a trace."""
+
+    def start(self, start: Start) -> None:
+        pass
+
+    def event(self, event: Event) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+    def in_flight(self, found: list[InFlight], at_ns: int) -> None:
+        pass
+
+    def interval(self, report: Report) -> None:
+        pass
+
+    def losses(self) -> Mapping[Cause, int]:
+        """No losses: what cannot be written ends the trace."""
+        return {}
+
+    def summary(self, report: Report) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 class Controls(Protocol):
     """A user in front of an output, who asks for something while it runs."""
 

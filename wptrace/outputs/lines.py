@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Callable, NamedTuple, TextIO
@@ -12,9 +12,8 @@ from typing import Any, Callable, NamedTuple, TextIO
 from wptrace.kernel import blkstatus
 from wptrace.kernel.clock import clock_seconds, clock_time
 from wptrace.model import units
-from wptrace.model.book import Cause
 from wptrace.model.kind import OWNER, TEXTS, Kind
-from wptrace.model.report import Event, InFlight, Output, Report, Start
+from wptrace.model.report import Event, InFlight, Output, QuietOutput, Report, Start
 from wptrace.model.rows import Number, Rows, code_of
 from wptrace.outputs import text
 from wptrace.outputs.forms import Form, Forms, Texts
@@ -29,7 +28,7 @@ _KNOWN = 4096
 _DECIMALS = {"us": 1, "ms": 3}
 
 
-class LineOutput:
+class LineOutput(QuietOutput):
     """A subclass says what the lines are."""
 
     def __init__(self, stream: TextIO, rest: Output, wanted: Wanted) -> None:
@@ -98,10 +97,6 @@ class LineOutput:
 
     def interval(self, report: Report) -> None:
         self._rest.interval(report)
-
-    def losses(self) -> Mapping[Cause, int]:
-        """No losses: a stream that cannot be written ends the trace."""
-        return {}
 
     def summary(self, report: Report) -> None:
         self.flush()

@@ -7,14 +7,16 @@ from collections.abc import Iterable, Mapping
 from typing import Callable
 
 from wptrace.model.book import Cause
-from wptrace.model.report import Event, InFlight, Report, Start
+from wptrace.model.report import Event, QuietOutput
 from wptrace.outputs.logfile import LogFile
 
 LOST = Cause("log_lost", "a period could not be written to the log")
 UNROTATED = Cause("log_unrotated", "the log could not be rotated and grows beyond its size")
 
 
-class LogOutput:
+class LogOutput(QuietOutput):
+    """Each event is written at once, and a period is reported when it ends."""
+
     def __init__(self, log: LogFile, lines: Callable[[Event], Iterable[str]]) -> None:
         self._log = log
         self._lines = lines
@@ -32,18 +34,3 @@ class LogOutput:
 
     def close(self) -> None:
         self._log.close()
-
-    def start(self, start: Start) -> None:
-        """Do nothing: the log has events alone."""
-
-    def flush(self) -> None:
-        """Do nothing: each event is written at once."""
-
-    def in_flight(self, found: list[InFlight], at_ns: int) -> None:
-        """Do nothing: a period is reported when it ends."""
-
-    def interval(self, report: Report) -> None:
-        """Do nothing: the log has events alone."""
-
-    def summary(self, report: Report) -> None:
-        """Do nothing: the log has events alone."""

@@ -12,7 +12,7 @@ from wptrace import __version__
 from wptrace.analysis import load, neighbours, waits
 from wptrace.model.book import Book, Cause
 from wptrace.model.kind import OPERATIONS, REQUESTS, TOTAL, Group
-from wptrace.model.report import BYTES, UNTIMED, Event, InFlight, Report, Row, Start
+from wptrace.model.report import BYTES, UNTIMED, Event, InFlight, QuietOutput, Report, Row, Start
 from wptrace.model.rows import Number, Rows
 from wptrace.model.tally import Tally
 from wptrace.outputs.forms import Form, Forms
@@ -35,7 +35,7 @@ _KEYS = _Keys()
 _KNOWN = 1024
 
 
-class NdjsonOutput:
+class NdjsonOutput(QuietOutput):
     def __init__(self, stream: TextIO, wanted: Wanted) -> None:
         self._stream = stream
         self._wanted = wanted
@@ -123,10 +123,6 @@ class NdjsonOutput:
     def interval(self, report: Report) -> None:
         if self._wanted.intervals:
             self._report(report)
-
-    def losses(self) -> Mapping[Cause, int]:
-        """No losses: a stream that cannot be written ends the trace."""
-        return {}
 
     def summary(self, report: Report) -> None:
         self._report(report)

@@ -25,10 +25,9 @@ from wptrace.flows.io.state import path
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.kernel.tasks import comm
 from wptrace.model import units
-from wptrace.model.book import Cause
 from wptrace.model.distribution import index
 from wptrace.model.kind import NOBODY, OTHERS, TOTAL, Kind
-from wptrace.model.report import Event, InFlight, Report, Start
+from wptrace.model.report import QuietOutput, Report, Start
 from wptrace.tools.singles import NONSENSE, NonsenseError
 
 BY = (COMM, CGROUP, FILE, DIR)
@@ -106,7 +105,7 @@ def _mixed(start: Start) -> Mapping[str, str]:
 _RELEASE = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
 
 
-class Following:
+class Following(QuietOutput):
     """An output that gathers the figures of a running trace for a comparison."""
 
     def __init__(self) -> None:
@@ -118,20 +117,8 @@ class Following:
     def start(self, start: Start) -> None:
         self._start, self._rows = start, _Rows(start.kinds)
 
-    def event(self, event: Event) -> None:
-        """Rows have all of them."""
-
-    def flush(self) -> None:
-        """Do nothing: there is nothing to write."""
-
-    def in_flight(self, found: list[InFlight], at_ns: int) -> None:
-        """Do nothing: they have not ended."""
-
     def interval(self, report: Report) -> None:
         self._rows.add(report)
-
-    def losses(self) -> Mapping[Cause, int]:
-        return {}
 
     def summary(self, report: Report) -> None:
         if self._start is not None:
@@ -139,9 +126,6 @@ class Following:
             there = {name: one for name, one in found.items() if one.classes}
             began_ns = self._rows.began_ns or report.ts_ns - report.duration_ns
             self.side = Side("this trace", self._start, report, began_ns, there, mixed=_mixed(self._start))
-
-    def close(self) -> None:
-        """Do nothing: there is no file."""
 
 
 class _Reading:

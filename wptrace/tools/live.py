@@ -22,8 +22,7 @@ from wptrace.flows.io.join.joined import JOINED, whose
 from wptrace.flows.io.records import RECORDS
 from wptrace.kernel.clock import day_and_time, realtime_error_ns
 from wptrace.model.anchor import Anchor
-from wptrace.model.book import Cause
-from wptrace.model.report import Event, InFlight, Output, Report, Start
+from wptrace.model.report import Event, Output, QuietOutput, Report, Start
 from wptrace.tools import join
 from wptrace.tools.singles import NONSENSE, NonsenseError, Singles
 
@@ -34,7 +33,7 @@ _LAST_S = 1.0
 _AT_ONCE_S = 0.1
 
 
-class LiveJoin:
+class LiveJoin(QuietOutput):
     """An output of the host's trace that also reads the guest's channel."""
 
     def __init__(
@@ -152,21 +151,12 @@ class LiveJoin:
     def event(self, event: Event) -> None:
         self._following.serve(join.of_image(event))
 
-    def flush(self) -> None:
-        """Do nothing: events wait for the guest's side."""
-
-    def in_flight(self, found: list[InFlight], at_ns: int) -> None:
-        """Do nothing: requests in flight on the host alone are not joined."""
-
     def interval(self, report: Report) -> None:
         self._settle()
         if self._ended:
             found = self._following.interval(report.ts_ns, report.duration_ns)
             for one in self._every:
                 one.interval(found)
-
-    def losses(self) -> Mapping[Cause, int]:
-        return {}
 
     def summary(self, report: Report) -> None:
         end = time.monotonic() + _LAST_S
@@ -250,35 +240,14 @@ class LiveJoin:
             one.start(start)
 
 
-class _Other:
+class _Other(QuietOutput):
     """An output for the host's requests for another guest."""
 
     def __init__(self, following: Following) -> None:
         self._following = following
 
-    def start(self, start: Start) -> None:
-        """Do nothing: it has no report."""
-
     def event(self, event: Event) -> None:
         self._following.others.other(whose(event), join.of_image(event))
-
-    def flush(self) -> None:
-        """Do nothing: events wait for the guest that is joined."""
-
-    def in_flight(self, found: list[InFlight], at_ns: int) -> None:
-        """Do nothing: they are not joined."""
-
-    def interval(self, report: Report) -> None:
-        """Do nothing: it has no report."""
-
-    def losses(self) -> Mapping[Cause, int]:
-        return {}
-
-    def summary(self, report: Report) -> None:
-        """Do nothing: it has no report."""
-
-    def close(self) -> None:
-        """Do nothing: it has no resources."""
 
 
 def _anchor() -> Anchor:

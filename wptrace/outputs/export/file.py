@@ -6,14 +6,12 @@ from __future__ import annotations
 import io
 import os
 import stat
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
 from wptrace.errors import UsageError, WptraceError
-from wptrace.model.book import Cause
-from wptrace.model.report import Event, InFlight, Report, Start
+from wptrace.model.report import QuietOutput, Report
 
 _MODE = 0o600
 
@@ -115,25 +113,11 @@ def text(file: ExportFile) -> TextIO:
     return io.TextIOWrapper(sink, encoding="utf-8", errors="backslashreplace", newline="\n", write_through=True)
 
 
-class Export:
+class Export(QuietOutput):
     """An output that makes a file. A subclass takes what it is given, and writes the rest in `finish`."""
 
     def __init__(self, file: ExportFile) -> None:
         self._file = file
-
-    def start(self, start: Start) -> None: ...
-
-    def event(self, event: Event) -> None: ...
-
-    def flush(self) -> None: ...
-
-    def in_flight(self, found: list[InFlight], at_ns: int) -> None: ...
-
-    def interval(self, report: Report) -> None: ...
-
-    def losses(self) -> Mapping[Cause, int]:
-        """A file that takes no more ends the trace."""
-        return {}
 
     def summary(self, report: Report) -> None:
         self.finish(report)

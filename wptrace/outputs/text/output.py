@@ -7,13 +7,12 @@ import shutil
 import sys
 import textwrap
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple, TextIO
 
-from wptrace.model.book import Cause
 from wptrace.model.kind import Kind
-from wptrace.model.report import Controls, Event, InFlight, Report, Start
+from wptrace.model.report import Controls, Event, InFlight, QuietOutput, Report, Start
 from wptrace.outputs.text import budget, header, inflight, keyboard, pages, screen, words
 from wptrace.outputs.text.keyboard import Keyboard
 from wptrace.outputs.text.live import Live, can_be_live
@@ -45,7 +44,7 @@ class _Seen(NamedTuple):
     stuck_ns: int = 0
 
 
-class TextOutput:
+class TextOutput(QuietOutput):
     def __init__(self, stream: TextIO, view: View) -> None:
         self._stream = stream
         self._view = view
@@ -119,9 +118,6 @@ class TextOutput:
         else:
             self._print(self._titled(self._view.event(event, self._size[0], not self._stream.isatty())))
 
-    def flush(self) -> None:
-        """Each line is seen at once."""
-
     def in_flight(self, found: list[InFlight], at_ns: int) -> None:
         if self._live is not None:
             self._now = self._now._replace(stuck=found, stuck_ns=at_ns)
@@ -141,10 +137,6 @@ class TextOutput:
         elif self._view.wanted.intervals:
             title = self._view.wanted.title
             self._print(["", *([title] if title else []), *self._lines(report)])
-
-    def losses(self) -> Mapping[Cause, int]:
-        """No losses: a stream that cannot be written ends the trace."""
-        return {}
 
     def summary(self, report: Report) -> None:
         self.close()
