@@ -12,13 +12,12 @@ import math
 import select
 import socket
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Callable, NamedTuple
 
 from wptrace.agent.config import Address
+from wptrace.engine.session import QuietConsumer
 from wptrace.errors import WptraceError
-from wptrace.model.report import Event
 
 _MOST = 16
 _LONGEST_REQUEST = 8192
@@ -74,7 +73,7 @@ def _refused(address: Address, error: Exception) -> WptraceError:
     return WptraceError(f"cannot listen at {address}: {said[:1].lower()}{said[1:]}", "name another address")
 
 
-class Endpoint:
+class Endpoint(QuietConsumer):
     """A consumer whose turn is when a connection times out. `fd` is readable if there is something to serve."""
 
     def __init__(self, listening: socket.socket, ask: Ask) -> None:
@@ -83,7 +82,6 @@ class Endpoint:
         self._poll.register(listening, select.EPOLLIN)
         self._connections: dict[int, _Connection] = {}
         """Oldest first."""
-        self.due = math.inf
 
     def move(self, listening: socket.socket) -> None:
         """Listen at another address; open connections still get their answer."""
@@ -109,17 +107,11 @@ class Endpoint:
                 self._go_on(self._connections[fd])
         self._look_at_clock()
 
-    def events(self, events: Sequence[Event]) -> None:
-        pass
-
     def turn(self, now: float) -> None:
         for one in list(self._connections.values()):
             if one.until <= now:
                 self._drop(one)
         self._look_at_clock()
-
-    def end(self) -> None:
-        pass
 
     def _look_at_clock(self) -> None:
         self.due = min((one.until for one in self._connections.values()), default=math.inf)

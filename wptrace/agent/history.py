@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Callable
 
 from wptrace.capture.writer import About, CaptureOutput
-from wptrace.engine.session import Trace
+from wptrace.engine.session import QuietConsumer, Trace
 from wptrace.errors import WptraceError
-from wptrace.model.report import Event, Snapshot
+from wptrace.model.report import Snapshot
 
 _FILE_S = 3600.0
 _FILES = 16
@@ -22,7 +22,7 @@ _PAUSE_S = 60.0
 _MOST_OF_A_NAME = 100
 
 
-class History:
+class History(QuietConsumer):
     """A consumer that writes the history. A failure costs history, but neither figures nor the trace."""
 
     def __init__(
@@ -55,9 +55,6 @@ class History:
     def change(self, keep: int, interval_s: float, now: float) -> None:
         self._keep, self._interval_s = keep, interval_s
         self.due = min(self.due, now + interval_s)
-
-    def events(self, events: Sequence[Event]) -> None:
-        pass
 
     def turn(self, now: float) -> None:
         self.due = max(self.due + self._interval_s, now)

@@ -23,9 +23,9 @@ from typing import IO, Any, Callable, NamedTuple
 from wptrace.agent.trigger import Actions
 from wptrace.engine.children import complaint_of, itself, own_environment
 from wptrace.engine.dumps import created
+from wptrace.engine.session import QuietConsumer
 from wptrace.errors import WptraceError
 from wptrace.kernel import cpus
-from wptrace.model.report import Event
 from wptrace.model.units import duration
 from wptrace.outputs.metrics import Loaded
 
@@ -152,7 +152,7 @@ class _Slot:
         self.left_out: Counter[str] = Counter(dict.fromkeys((RUNNING, DAILY, BUDGET, FAILED), 0))
 
 
-class Runs:
+class Runs(QuietConsumer):
     """A consumer that loads commands and ends them."""
 
     def __init__(
@@ -169,7 +169,6 @@ class Runs:
         self.share = 0.0
         """The budget of each command."""
         self.arm(tables)
-        self.due = math.inf
 
     def arm(self, tables: Sequence[OnTrigger]) -> None:
         """Replace the tables. A command that runs goes on as it began."""
@@ -240,9 +239,6 @@ class Runs:
         if owed := self._ledger.owed_s():
             return BUDGET, f"earlier runs took {duration(owed * 1e9)} of CPU that the budget does not cover yet"
         return "", ""
-
-    def events(self, events: Sequence[Event]) -> None:
-        pass
 
     def turn(self, now: float) -> None:
         for slot in list(self._slots.values()):

@@ -16,7 +16,7 @@ from wptrace.agent.owner_names import OwnerNames
 from wptrace.agent.process import Own
 from wptrace.agent.scrape import sources
 from wptrace.agent.sender import LIMIT, Sender
-from wptrace.engine.session import Trace
+from wptrace.engine.session import QuietConsumer, Trace
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.model.report import Event
 from wptrace.outputs.metrics import Delivery
@@ -140,18 +140,11 @@ class Exporter:
             sender.close()
 
 
-class Listener:
+class Listener(QuietConsumer):
     """A consumer of the events of one trace."""
 
     def __init__(self, exporter: Exporter, number: int) -> None:
         self._exporter, self._number = exporter, number
-        self.due = math.inf
 
     def events(self, events: Sequence[Event]) -> None:
         self._exporter.hear(self._number, events)
-
-    def turn(self, now: float) -> None:
-        pass
-
-    def end(self) -> None:
-        pass

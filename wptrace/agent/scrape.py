@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from socket import socket
@@ -12,7 +11,7 @@ from typing import Callable
 from wptrace.agent.endpoint import Answer, Endpoint
 from wptrace.agent.owner_names import OwnerNames
 from wptrace.agent.process import Own
-from wptrace.engine.session import Session, Trace
+from wptrace.engine.session import QuietConsumer, Session, Trace
 from wptrace.model.report import Event, Snapshot
 from wptrace.outputs.metrics import Source
 from wptrace.outputs.prometheus import OPENMETRICS, PLAIN, Metrics
@@ -63,22 +62,15 @@ def sources(traces: Sequence[Trace]) -> list[Source]:
     return [Source(flow.name, flow.level, flow.kinds, flow.missing) for flow in flows]
 
 
-class Listener:
+class Listener(QuietConsumer):
     """A consumer that keeps the latest slow events as exemplars."""
 
     def __init__(self, metrics: Metrics, number: int) -> None:
         self._metrics, self._number = metrics, number
-        self.due = math.inf
 
     def events(self, events: Sequence[Event]) -> None:
         for event in events:
             self._metrics.event(self._number, event)
-
-    def turn(self, now: float) -> None:
-        pass
-
-    def end(self) -> None:
-        pass
 
 
 class Service:

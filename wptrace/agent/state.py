@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import Callable
 
 from wptrace.agent.notify import Notify
-from wptrace.engine.session import Trace
-from wptrace.model.report import Event
+from wptrace.engine.session import QuietConsumer, Trace
 
 _STATUS_S = 60.0
 _MOST_MISSING = 4
@@ -33,22 +32,16 @@ def _name(trace: Trace) -> str:
     return f"{trace.flow.name} (level {trace.flow.level})" if trace.flow.level else trace.flow.name
 
 
-class Status:
+class Status(QuietConsumer):
     """A consumer that reports to systemd how many objects each flow has followed, and what was lost."""
 
     def __init__(self, traces: Sequence[Trace], notify: Notify, now: float, words: Callable[[], str]) -> None:
         self._traces, self._notify, self._words = traces, notify, words
         self.due = now + _STATUS_S
 
-    def events(self, events: Sequence[Event]) -> None:
-        pass
-
     def turn(self, now: float) -> None:
         self.due = now + _STATUS_S
         self._notify.status("; ".join([self._words(), *map(_counts, self._traces)]))
-
-    def end(self) -> None:
-        pass
 
 
 def _counts(trace: Trace) -> str:
@@ -57,19 +50,13 @@ def _counts(trace: Trace) -> str:
     return f"{noun.of(book.finished)}, {book.lost_total:,} lost"
 
 
-class Watchdog:
+class Watchdog(QuietConsumer):
     """A consumer that pings the watchdog twice as often as required."""
 
     def __init__(self, notify: Notify, now: float) -> None:
         self._notify, self._step = notify, math.inf if notify.watchdog_s is None else notify.watchdog_s / 2
         self.due = now + self._step
 
-    def events(self, events: Sequence[Event]) -> None:
-        pass
-
     def turn(self, now: float) -> None:
         self.due = now + self._step
         self._notify.send("WATCHDOG=1")
-
-    def end(self) -> None:
-        pass

@@ -18,8 +18,8 @@ from wptrace.agent.pressure import Pressure
 from wptrace.bpf.ring import Reader
 from wptrace.engine.children import Children, Command
 from wptrace.engine.dumps import DumpOptions, Dumps, page
-from wptrace.engine.session import Trace
-from wptrace.model.report import Event, Snapshot
+from wptrace.engine.session import QuietConsumer, Trace
+from wptrace.model.report import Snapshot
 from wptrace.outputs.metrics import Fired
 from wptrace.outputs.text import verdict
 
@@ -42,7 +42,7 @@ class Trigger(NamedTuple):
     command: Sequence[str]
 
 
-class Actions:
+class Actions(QuietConsumer):
     """A consumer that runs pending actions: dumps are written some time after their trigger fires."""
 
     def __init__(self, traces: Sequence[Trace], room: Room, daily: Daily, children: Children, say: Say) -> None:
@@ -54,7 +54,6 @@ class Actions:
         self.on_fire: Callable[[str, float], None] = lambda name, now: None
         """Called with the name of each trigger that fires."""
         self._pending: list[tuple[float, str, Sequence[str]]] = []
-        self.due = math.inf
 
     def write_to(self, room: Room) -> None:
         self.room = room
@@ -63,9 +62,6 @@ class Actions:
             for trace in self._traces
             if (recorder := trace.flow.flight_recorder) is not None
         ]
-
-    def events(self, events: Sequence[Event]) -> None:
-        pass
 
     def after(self, due: float, name: str, command: Sequence[str]) -> None:
         self._pending.append((due, name, command))
@@ -124,7 +120,7 @@ class Actions:
         self.turn(math.inf)
 
 
-class Watch:
+class Watch(QuietConsumer):
     """A consumer that checks the conditions of one trace, once a second."""
 
     def __init__(
@@ -152,9 +148,6 @@ class Watch:
     @property
     def fired(self) -> list[Fired]:
         return [Fired(one.trigger.name, one.fired, one.suppressed, bool(one.since)) for one in self._states]
-
-    def events(self, events: Sequence[Event]) -> None:
-        pass
 
     def turn(self, now: float) -> None:
         self.due = max(self.due + WINDOW_S, now)
@@ -223,9 +216,6 @@ class Watch:
         self._say(f"{words}; {said}" if said else words)
         self._actions.after(now + one.after_s, one.name, one.command)
         self._actions.on_fire(one.name, now)
-
-    def end(self) -> None:
-        pass
 
 
 class PressureWatch(Watch):

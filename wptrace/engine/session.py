@@ -70,6 +70,21 @@ class Consumer(Protocol):
         """Finish: the flows are detached, and all events have been delivered."""
 
 
+class QuietConsumer:
+    """A consumer that does nothing; a subclass does what it is for."""
+
+    due = math.inf
+
+    def events(self, events: Sequence[Event]) -> None:
+        pass
+
+    def turn(self, now: float) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
 class Trace:
     """A flow in a session."""
 
