@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from wptrace.engine.definition.faults import quoted
 from wptrace.errors import UsageError
 from wptrace.outputs.otlp import SIGNALS
 
@@ -77,11 +78,11 @@ def collector(base: Endpoint | None, environment: Mapping[str, str]) -> Collecto
     for signal in SIGNALS:
         protocol = variables.of(signal, "PROTOCOL")[1] or _PROTOCOL
         if protocol != _PROTOCOL:
-            raise UsageError(f"{_OTLP}PROTOCOL is {_shown(protocol)}: wptrace sends {_PROTOCOL} alone")
+            raise UsageError(f"{_OTLP}PROTOCOL is {quoted(protocol)}: wptrace sends {_PROTOCOL} alone")
         name = f"OTEL_{signal.upper()}_EXPORTER"
         exporter = environment.get(name) or "otlp"
         if exporter not in ("otlp", "none"):
-            raise UsageError(f"{name} is {_shown(exporter)}: wptrace knows otlp and none")
+            raise UsageError(f"{name} is {quoted(exporter)}: wptrace knows otlp and none")
         if exporter == "otlp":
             targets[signal] = Target(
                 variables.endpoint(signal) if base is None else base.below(f"v1/{signal}"),
@@ -120,7 +121,7 @@ class _Variables:
         for name, text in found.items():
             # Values are secrets: they are not shown.
             if not _TOKEN.fullmatch(name) or name.lower() in _OWN_HEADERS:
-                raise UsageError(f"{variable} has the header {_shown(name)}, which cannot be set")
+                raise UsageError(f"{variable} has the header {quoted(name)}, which cannot be set")
             if not re.fullmatch(r"[\t\x20-\x7e]*", text):
                 raise UsageError(f"{variable} has characters in the value of {name} that a header cannot have")
         return tuple(found.items())
@@ -130,13 +131,13 @@ class _Variables:
         if not value:
             return _DEFAULT_TIMEOUT_MS / 1e3
         if not re.fullmatch(r"[0-9]{1,9}", value, re.ASCII) or not 1 <= int(value) <= _LONGEST_TIMEOUT_MS:
-            raise UsageError(f"{variable} is {_shown(value)}: it must be milliseconds, from 1 to {_LONGEST_TIMEOUT_MS}")
+            raise UsageError(f"{variable} is {quoted(value)}: it must be milliseconds, from 1 to {_LONGEST_TIMEOUT_MS}")
         return int(value) / 1e3
 
     def compressed(self, signal: str) -> bool:
         variable, value = self.of(signal, "COMPRESSION")
         if value not in ("", "gzip", "none"):
-            raise UsageError(f"{variable} is {_shown(value)}: it must be gzip or none")
+            raise UsageError(f"{variable} is {quoted(value)}: it must be gzip or none")
         return value != "none"
 
 
@@ -158,8 +159,3 @@ def _pairs(variable: str, text: str) -> dict[str, str]:
             raise UsageError(f"{variable} must be NAME=VALUE,NAME=VALUE and so on")
         found[unquote(name.strip())] = unquote(value.strip())
     return found
-
-
-def _shown(text: str) -> str:
-    short = text if len(text) <= 40 else f"{text[:37]}..."
-    return short if short.isprintable() and short else repr(short)

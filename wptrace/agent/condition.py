@@ -237,7 +237,7 @@ def _what(flow: Flow, words: Sequence[str]) -> tuple[Kind | None, str, str, str]
     if operation:
         kinds = [kind for kind in kinds if _operation_at(kind) >= 0]
     for kind in kinds:
-        counters = [field.name for field in kind.counters]
+        counters = _names(kind)
         if what in kind or (what in counters and statistic == RATE):
             return kind, operation, what, statistic
         if what in counters:

@@ -15,7 +15,7 @@ from wptrace.agent.on_trigger import OnTrigger
 from wptrace.agent.owner_names import LABELS
 from wptrace.agent.trigger import HAND, Trigger
 from wptrace.engine.definition import source
-from wptrace.engine.definition.faults import DefinitionError, Fault, did_you_mean
+from wptrace.engine.definition.faults import DefinitionError, Fault, did_you_mean, quoted
 from wptrace.engine.definition.places import Places
 from wptrace.engine.flow import Flow
 from wptrace.errors import AbsentError, UsageError, WptraceError
@@ -28,10 +28,8 @@ _MOST_FLOWS = 8
 _MOST_VALUES = 256
 """Limit for a list, such as that of devices."""
 _LONGEST_HOST = 253
-_LEAST_KEPT, _LONGEST_INTERVAL_S = 1 << 20, 3600
-_MOST_OWNERS = 1000
-_LONGEST_RUN_S = 3600
-_MOST_TRIGGERS, _MOST_DAILY, _MOST_WORDS = 32, 1000, 64
+_LEAST_KEPT = 1 << 20
+_MOST_TRIGGERS, _MOST_WORDS = 32, 64
 
 Settings = Mapping[str, Any]
 """Values of a command's options, by name."""
@@ -69,21 +67,21 @@ def address(text: str) -> Address:
         colon = ""
     right = re.fullmatch(r"[A-Za-z0-9.:_-]+", host) and re.fullmatch(r"[0-9]{1,5}", port)
     if not colon or not right or len(host) > _LONGEST_HOST or int(port) > 0xFFFF:
-        raise UsageError(f"an address such as 127.0.0.1:9435 or [::1]:9435, not {_shown(text)}")
+        raise UsageError(f"an address such as 127.0.0.1:9435 or [::1]:9435, not {quoted(text)}")
     return Address(host, int(port))
 
 
 def share(text: str) -> float:
     found = parse_share(text)
     if found is None:
-        raise UsageError(f'a percentage above 0 and up to 100 such as "5%" or "0.5%", not {_shown(text)}')
+        raise UsageError(f'a percentage above 0 and up to 100 such as "5%" or "0.5%", not {quoted(text)}')
     return found
 
 
 def _stages(text: str) -> bool:
     """Whether stages are exported as histograms."""
     if text not in ("sum", "histogram"):
-        raise UsageError(f'"sum" or "histogram", not {_shown(text)}')
+        raise UsageError(f'"sum" or "histogram", not {quoted(text)}')
     return text == "histogram"
 
 
@@ -91,13 +89,13 @@ def seconds(text: str) -> float:
     try:
         return parse_duration(text) / NS_PER["s"]
     except UsageError:
-        raise UsageError(f'a time such as "30s" or "10m", not {_shown(text)}') from None
+        raise UsageError(f'a time such as "30s" or "10m", not {quoted(text)}') from None
 
 
 def _keep(text: str) -> int:
     found = parse_bytes(text)
     if found is None or found < _LEAST_KEPT:
-        raise UsageError(f'a size such as "1G", of at least 1M, not {_shown(text)}')
+        raise UsageError(f'a size such as "1G", of at least 1M, not {quoted(text)}')
     return found
 
 
@@ -105,36 +103,23 @@ def _endpoint(text: str) -> collector.Endpoint | None:
     return collector.endpoint(text) if text else None
 
 
-def _interval(text: str) -> float:
+def _to_an_hour(text: str) -> float:
     found = seconds(text)
-    if not 1 <= found <= _LONGEST_INTERVAL_S:
-        raise UsageError(f"a time from 1s to 1h, not {_shown(text)}")
+    if not 1 <= found <= 3600:
+        raise UsageError(f"a time from 1s to 1h, not {quoted(text)}")
     return found
 
 
 def _owners(text: str) -> str:
     if text and text not in LABELS:
-        raise UsageError(f"one of {', '.join(LABELS)}, not {_shown(text)}")
+        raise UsageError(f"one of {', '.join(LABELS)}, not {quoted(text)}")
     return text
 
 
-def _top(count: int) -> int:
-    if not 1 <= count <= _MOST_OWNERS:
-        raise UsageError(f"a number from 1 to {_MOST_OWNERS:,}, not {count}")
+def _to_a_thousand(count: int) -> int:
+    if not 1 <= count <= 1000:
+        raise UsageError(f"a number from 1 to 1,000, not {count}")
     return count
-
-
-def _daily(count: int) -> int:
-    if not 1 <= count <= _MOST_DAILY:
-        raise UsageError(f"a number from 1 to {_MOST_DAILY:,}, not {count}")
-    return count
-
-
-def _run(text: str) -> float:
-    found = seconds(text)
-    if not 1 <= found <= _LONGEST_RUN_S:
-        raise UsageError(f"a time from 1s to 1h, not {_shown(text)}")
-    return found
 
 
 def _names(text: list[Any]) -> tuple[str, ...]:
@@ -199,7 +184,7 @@ _SERIES = (
         "",
         _owners,
     ),
-    Key("top", "so many of them have series of their own, all others are one", 20, _top),
+    Key("top", "so many of them have series of their own, all others are one", 20, _to_a_thousand),
 )
 PROMETHEUS = Table(
     "prometheus",
@@ -221,7 +206,7 @@ OTLP = Table(
             _endpoint,
             example=collector.DEFAULT,
         ),
-        Key("interval", "metrics are sent so often", "1m", _interval),
+        Key("interval", "metrics are sent so often", "1m", _to_an_hour),
         Key("queue", "so much waits while the collector takes nothing; the oldest makes place", "8M", _keep),
         *_SERIES,
     ),
@@ -233,7 +218,7 @@ HISTORY = Table(
     (
         Key("dir", "where: each flow has a folder in it", "/var/lib/wptrace/history", Path),
         Key("keep", "all of them together have so much room; the oldest make place", "1G", _keep),
-        Key("interval", "how long one is", "10s", _interval),
+        Key("interval", "how long one is", "10s", _to_an_hour),
     ),
     optional=True,
 )
@@ -244,7 +229,7 @@ TRIGGER = Table(
     (
         Key("when", "what has to hold, in windows of 1 s", "io.read.total.p99 > 50ms for 30s", str, needed=True),
         Key("cooldown", "after it has fired it rests for so long", "10m", seconds),
-        Key("daily", "it fires so often in 24 hours at most", 10, _daily),
+        Key("daily", "it fires so often in 24 hours at most", 10, _to_a_thousand),
         Key("after", "dumps are written so much later, with what follows", "5s", seconds),
         Key("command", "a program and its arguments, run afterwards with the names of the dumps", [], _words),
     ),
@@ -254,7 +239,7 @@ ON_TRIGGER = Table(
     "on_trigger.io",
     "What a trigger loads for a while: a table for each command, with its options as in [always.COMMAND].",
     (
-        Key("for", "how long it traces, once it is loaded", "60s", _run),
+        Key("for", "how long it traces, once it is loaded", "60s", _to_an_hour),
         Key("triggers", "triggers that load it; all of them without names", [], _names),
     ),
     optional=True,
@@ -343,7 +328,7 @@ class _Reader:
         known = [*(table.name for table in TABLES), _ALWAYS, _TRIGGER, _ON_TRIGGER]
         for name in self._tables:
             if name not in known:
-                self._fault(f"there is no table {_shown(name)}{did_you_mean(name, known)}", name)
+                self._fault(f"there is no table {quoted(name)}{did_you_mean(name, known)}", name)
         read = {table.name: self._table(table, self._tables.get(table.name), table.name) for table in TABLES}
         agent, prometheus, sent, history = (read[table.name] for table in TABLES)
         found = Config(file, agent or {}, prometheus, self._collected(sent), history, self._always())
@@ -374,7 +359,7 @@ class _Reader:
         by_name = {key.name: key for key in table.keys}
         for name in given:
             if name not in by_name:
-                self._fault(f"[{'.'.join(way)}] has no key {_shown(name)}{did_you_mean(name, by_name)}", *way, name)
+                self._fault(f"[{'.'.join(way)}] has no key {quoted(name)}{did_you_mean(name, by_name)}", *way, name)
         for key in table.keys:
             if key.needed and key.name not in given:
                 self._fault(f"[{'.'.join(way)}] lacks {key.name}: {key.about}", *way)
@@ -390,10 +375,17 @@ class _Reader:
             self._wrong(f"{key.name} must be {error.message}", *way, key.name)
             return None
 
+    def _below(self, name: str, example: str, default: Mapping[str, Settings]) -> Mapping[str, Any] | None:
+        """The tables below one of this name; None if it is something else."""
+        found = self._tables.get(name, default)
+        if isinstance(found, Mapping):
+            return found
+        self._wrong(f"{name} must be a table of tables: [{name}.{example}]", name)
+        return None
+
     def _triggers(self, flows: Sequence[Flow]) -> list[Trigger]:
-        tables, found = self._tables.get(_TRIGGER, {}), []
-        if not isinstance(tables, dict):
-            self._wrong(f"{_TRIGGER} must be a table of tables: [{_TRIGGER}.slow]", _TRIGGER)
+        tables, found = self._below(_TRIGGER, "slow", {}), []
+        if tables is None:
             return []
         if len(tables) > _MOST_TRIGGERS:
             self._fault(f"there are {len(tables)} triggers; there is room for {_MOST_TRIGGERS}", _TRIGGER)
@@ -403,7 +395,7 @@ class _Reader:
                 continue
             if not re.fullmatch(r"[A-Za-z0-9_-]{1,24}", name, re.ASCII):
                 self._fault(
-                    f"a trigger has a name of up to 24 letters, digits, - and _, not {_shown(name)}", _TRIGGER, name
+                    f"a trigger has a name of up to 24 letters, digits, - and _, not {quoted(name)}", _TRIGGER, name
                 )
                 continue
             before = len(self.faults)
@@ -420,9 +412,8 @@ class _Reader:
         return found
 
     def _always(self) -> list[Always]:
-        always = self._tables.get(_ALWAYS, _DEFAULT_FLOWS)
-        if not isinstance(always, dict) and always is not _DEFAULT_FLOWS:
-            self._wrong(f"{_ALWAYS} must be a table of tables: [{_ALWAYS}.io]", _ALWAYS)
+        always = self._below(_ALWAYS, "io", _DEFAULT_FLOWS)
+        if always is None:
             return []
         if not always:
             self._fault(f"[{_ALWAYS}] names nothing to trace: [{_ALWAYS}.io]", _ALWAYS)
@@ -439,15 +430,14 @@ class _Reader:
         return found
 
     def _on_trigger(self) -> list[OnTrigger]:
-        tables, found = self._tables.get(_ON_TRIGGER, {}), []
-        if not isinstance(tables, dict):
-            self._wrong(f"{_ON_TRIGGER} must be a table of tables: [{_ON_TRIGGER}.io]", _ON_TRIGGER)
+        tables, found = self._below(_ON_TRIGGER, "io", {}), []
+        if tables is None:
             return []
         triggers = self._tables.get(_TRIGGER, {})
         for command, table in tables.items():
             if not triggers:
                 self._fault(
-                    f"nothing loads [{_ON_TRIGGER}.{_shown(command)}]: there is no trigger", _ON_TRIGGER, command
+                    f"nothing loads [{_ON_TRIGGER}.{quoted(command)}]: there is no trigger", _ON_TRIGGER, command
                 )
             own = {key.name for key in ON_TRIGGER.keys}
             rest = {name: one for name, one in table.items() if name not in own} if isinstance(table, dict) else table
@@ -462,7 +452,7 @@ class _Reader:
                 )
             for number, name in enumerate(read["triggers"] or ()):
                 if name not in triggers:
-                    said = f"there is no trigger {_shown(name)}{did_you_mean(name, list(triggers))}"
+                    said = f"there is no trigger {quoted(name)}{did_you_mean(name, list(triggers))}"
                     self._wrong(said, _ON_TRIGGER, command, "triggers", number)
             if not self.faults:
                 found.append(OnTrigger(command, rest, arguments(rest), read["for"], read["triggers"]))
@@ -470,7 +460,7 @@ class _Reader:
 
     def _of_command(self, table: str, command: str, settings: Any) -> Sequence[Flow]:
         if not isinstance(settings, dict):
-            self._wrong(f"{_shown(command)} must be a table of options: [{table}.{_shown(command)}]", table, command)
+            self._wrong(f"{quoted(command)} must be a table of options: [{table}.{quoted(command)}]", table, command)
             return []
         before = len(self.faults)
         for name, value in settings.items():
@@ -493,7 +483,7 @@ class _Reader:
 
     def _scalar(self, name: str, value: Any, *way: str | int) -> None:
         if not isinstance(value, (str, bool, int, float)):
-            self._wrong(f"{_shown(name)} must be a string, a number, true or false, or a list of these", *way)
+            self._wrong(f"{quoted(name)} must be a string, a number, true or false, or a list of these", *way)
 
 
 def _meant(message: str, settings: Settings) -> tuple[str | int, ...]:
@@ -525,9 +515,3 @@ def arguments(settings: Settings) -> list[str]:
             elif one is not False:
                 found.append(f"--{name}={one}")
     return found
-
-
-def _shown(text: str) -> str:
-    """Foreign text, quoted for a message."""
-    short = text if len(text) <= 40 else f"{text[:37]}..."
-    return short if short.isprintable() and short else repr(short)

@@ -55,3 +55,9 @@ def did_you_mean(wanted: str, known: Iterable[str]) -> str:
     alike = 0.6 if len(candidates) < 100 else 0.8
     near = get_close_matches(wanted[:64], candidates[:_MANY], 1, alike)
     return f"; did you mean {near[0]}?" if near else ""
+
+
+def quoted(text: str) -> str:
+    """Foreign text, quoted for a message."""
+    short = text if len(text) <= 40 else f"{text[:37]}..."
+    return short if short.isprintable() and short else repr(short)

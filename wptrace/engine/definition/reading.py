@@ -12,7 +12,7 @@ from wptrace.engine.definition import consistency, keys, source, syntax
 from wptrace.engine.definition import definition as d
 from wptrace.engine.definition.definition import Definition, LabelSpec, PointSpec, Target
 from wptrace.engine.definition.expression import Comparison, Expression
-from wptrace.engine.definition.faults import DefinitionError, Fault, Place, did_you_mean
+from wptrace.engine.definition.faults import DefinitionError, Fault, Place, did_you_mean, quoted
 from wptrace.engine.definition.places import Places
 
 T = TypeVar("T")
@@ -80,7 +80,7 @@ class Reader:
         for name, value in table.items():
             if name not in by_name:
                 hint = did_you_mean(name, by_name)
-                self._fault(f"{what} has no key {_shown(name)}{hint}", self._places.key(*way, name))
+                self._fault(f"{what} has no key {quoted(name)}{hint}", self._places.key(*way, name))
                 continue
             read = self._value(by_name[name], value, (*way, name))
             if read is not None:
@@ -107,7 +107,7 @@ class Reader:
         text = self._text(key, value, way, wanted)
         if text is None or re.fullmatch(pattern, text, re.ASCII):
             return text
-        self._fault(f"{key.name} is {wanted}, not {_shown(text)}", self._places.value(*way))
+        self._fault(f"{key.name} is {wanted}, not {quoted(text)}", self._places.value(*way))
         return None
 
     def _name(self, key: keys.Key, value: Any, way: Way) -> str | None:
@@ -144,7 +144,7 @@ class Reader:
         if text is None or text in key.choices:
             return text
         hint = did_you_mean(text, key.choices)
-        self._fault(f"{key.name} is {wanted}, not {_shown(text)}{hint}", self._places.value(*way))
+        self._fault(f"{key.name} is {wanted}, not {quoted(text)}{hint}", self._places.value(*way))
         return None
 
     def _written(self, read: Callable[[str, Place], T], key: keys.Key, value: Any, way: Way) -> T | None:
@@ -209,10 +209,10 @@ class Reader:
         wanted += ", ufn:PATH:SYMBOL, uret:PATH:SYMBOL or usdt:PATH:PROVIDER:NAME"
         if not colon or kind not in d.PLACES:
             hint = did_you_mean(kind, d.PLACES) if colon else ""
-            self._fault(f"{wanted}, not {_shown(text)}{hint}", place)
+            self._fault(f"{wanted}, not {quoted(text)}{hint}", place)
             return None
         if not re.fullmatch(keys.TARGET_PATTERN, text, re.ASCII):
-            self._fault(f"{wanted}, not {_shown(text)}", place)
+            self._fault(f"{wanted}, not {quoted(text)}", place)
             return None
         return Target(kind, name, place)
 
@@ -348,9 +348,3 @@ def _kind(value: Any) -> str:
         if isinstance(value, kind):
             return words
     return "a time"
-
-
-def _shown(text: str) -> str:
-    """Foreign text, quoted for a message."""
-    short = text if len(text) <= 40 else f"{text[:37]}..."
-    return short if short.isprintable() and short else repr(short)
