@@ -39,6 +39,11 @@ class Load(NamedTuple):
     merged: dict[str, int]
     """Bios that share a request with another one, by operation."""
 
+    @property
+    def plain(self) -> dict[str, float | None]:
+        share = None if self.utilisation is None else round(self.utilisation, 4)
+        return {"utilisation": share, "queue_depth": round(self.queue_depth, 4)}
+
 
 def of(report: Report) -> list[Load]:
     """Return the load of each device by name; empty if devices are added up."""
@@ -64,20 +69,9 @@ def of(report: Report) -> list[Load]:
 
 def busy(report: Report, names: Collection[str] | None = None) -> list[Load]:
     """Return the load of these devices, if they had activity."""
-    return [
-        one
-        for one in of(report)
-        if (names is None or one.dev in names) and (one.utilisation or one.queue_depth or one.merged)
-    ]
+    found = [one for one in of(report) if one.utilisation or one.queue_depth or one.merged]
+    return [one for one in found if names is None or one.dev in names]
 
 
 def as_json(report: Report) -> list[dict[str, Any]]:
-    return [
-        {
-            "dev": one.dev,
-            "utilisation": None if one.utilisation is None else round(one.utilisation, 4),
-            "queue_depth": round(one.queue_depth, 4),
-            "merged": one.merged,
-        }
-        for one in busy(report)
-    ]
+    return [{"dev": one.dev, **one.plain, "merged": one.merged} for one in busy(report)]

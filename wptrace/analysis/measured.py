@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from wptrace.analysis.split import Class, Classes, Sums, merged, put
 from wptrace.model.kind import (
@@ -168,21 +168,28 @@ def aligned(found: Measured, joined: Mapping[str, str]) -> Measured:
         members = [name, *(one for one, other in joined.items() if _end(other, joined) == name)]
         places.append([found.columns.index(one) + 1 for one in members if one in found.columns])
 
-    def made(one: Sums) -> Sums:
+    def made(key: Class, one: Sums) -> tuple[Class, Sums]:
         sums = Sums(len(names))
         sums.count, sums.bytes, sums.buckets = one.count, one.bytes, one.buckets
         sums.times = [one.times[0], *(sum(one.times[at] for at in group) for group in places)]
         sums.squares = [one.squares[0], *(of_sum([one.squares[at] for at in group]) for group in places)]
-        return sums
+        return key, sums
+
+    return converted(found, made)._replace(columns=tuple(names))
+
+
+def converted(found: Measured, made: Callable[[Class, Sums], tuple[Class, Sums]]) -> Measured:
+    """Make other classes, in all and in each stretch; those that become the same one are added up."""
 
     def of(classes: Mapping[str, Classes]) -> dict[str, dict[Class, Sums]]:
-        return {op: {key: made(one) for key, one in inner.items()} for op, inner in classes.items()}
+        converted: dict[str, dict[Class, Sums]] = {op: {} for op in classes}
+        for op, inner in classes.items():
+            for key, one in inner.items():
+                put(converted[op], *made(key, one))
+        return converted
 
-    return found._replace(
-        columns=tuple(names),
-        classes=of(found.classes),
-        stretches=[one._replace(classes=of(one.classes)) for one in found.stretches],
-    )
+    stretches = [one._replace(classes=of(one.classes)) for one in found.stretches]
+    return found._replace(classes=of(found.classes), stretches=stretches)
 
 
 def of_sum(squares: Sequence[int]) -> int:
@@ -210,24 +217,14 @@ def _with(found: Measured, labels: tuple[str, ...], columns: tuple[str, ...]) ->
     places = [found.labels.index(label) for label in labels]
     at = [found.columns.index(name) + 1 for name in columns]
 
-    def of(classes: Mapping[str, Classes]) -> dict[str, dict[Class, Sums]]:
-        made: dict[str, dict[Class, Sums]] = {}
-        for op, inner in classes.items():
-            into = made.setdefault(op, {})
-            for key, one in inner.items():
-                sums = Sums(len(columns))
-                sums.count, sums.bytes, sums.buckets = one.count, one.bytes, dict(one.buckets)
-                times = [one.times[place] for place in at]
-                # Time that the other report does not know is part of the rest.
-                times[-1] += one.times[0] - sum(times)
-                sums.times = [one.times[0], *times]
-                sums.squares = [one.squares[0], *(one.squares[place] for place in at)]
-                into.setdefault(tuple(key[place] for place in places), Sums(len(columns))).add(sums)
-        return made
+    def made(key: Class, one: Sums) -> tuple[Class, Sums]:
+        sums = Sums(len(columns))
+        sums.count, sums.bytes, sums.buckets = one.count, one.bytes, dict(one.buckets)
+        times = [one.times[place] for place in at]
+        # Time that the other report does not know is part of the rest.
+        times[-1] += one.times[0] - sum(times)
+        sums.times = [one.times[0], *times]
+        sums.squares = [one.squares[0], *(one.squares[place] for place in at)]
+        return tuple(key[place] for place in places), sums
 
-    return found._replace(
-        labels=labels,
-        columns=columns,
-        classes=of(found.classes),
-        stretches=[one._replace(classes=of(one.classes)) for one in found.stretches],
-    )
+    return converted(found, made)._replace(labels=labels, columns=columns)

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from wptrace.analysis.measured import REST, Measured, of_sum
-from wptrace.analysis.split import Class, Classes, Sums, put
+from wptrace.analysis.measured import REST, Measured, converted, of_sum
+from wptrace.analysis.split import Class, Sums
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import TOTAL, Group, Kind
 from wptrace.model.report import Report
@@ -51,7 +51,7 @@ def narrowed(found: Measured, way: Narrowing) -> Measured:
     columns = (*way.parts, REST)
     places = [[found.columns.index(name) + 1 for name in names] for names in way.parts.values()]
 
-    def made(one: Sums) -> Sums:
+    def made(key: Class, one: Sums) -> tuple[Class, Sums]:
         sums = Sums(len(columns))
         sums.count, sums.bytes = one.count, one.bytes
         times = [sum(one.times[at] for at in group) for group in places]
@@ -60,17 +60,9 @@ def narrowed(found: Measured, way: Narrowing) -> Measured:
         if sums.times[0] == one.times[0]:
             # Nothing was left out.
             sums.squares[0], sums.buckets = one.squares[0], one.buckets
-        return sums
+        return key, sums
 
-    def of(classes: Mapping[str, Classes]) -> dict[str, dict[Class, Sums]]:
-        found: dict[str, dict[Class, Sums]] = {}
-        for op, inner in classes.items():
-            for key, one in inner.items():
-                put(found.setdefault(op, {}), key, made(one))
-        return found
-
-    stretches = [one._replace(classes=of(one.classes)) for one in found.stretches]
-    return Measured(way.into, found.labels, columns, of(found.classes), stretches)
+    return converted(found, made)._replace(kind=way.into, columns=columns)
 
 
 def narrowed_rows(report: Report, way: Narrowing) -> Report:

@@ -101,15 +101,8 @@ def _distribution(cells: Mapping[str, Distribution] | None, name: str, unit: str
 
 
 def _devices(difference: Difference) -> list[dict[str, Any]]:
-    a, b = ({one.dev: one for one in load.of(side.report)} for side in (difference.a, difference.b))
-    return [{"dev": name, "a": _load(a.get(name)), "b": _load(b.get(name))} for name in sorted({*a, *b})]
-
-
-def _load(one: load.Load | None) -> dict[str, float | None] | None:
-    if one is None:
-        return None
-    utilisation = None if one.utilisation is None else round(one.utilisation, 4)
-    return {"utilisation": utilisation, "queue_depth": round(one.queue_depth, 4)}
+    a, b = ({one.dev: one.plain for one in load.of(side.report)} for side in (difference.a, difference.b))
+    return [{"dev": name, "a": a.get(name), "b": b.get(name)} for name in sorted({*a, *b})]
 
 
 def _change(one: Change, difference: Difference) -> dict[str, Any]:
@@ -129,7 +122,7 @@ def _change(one: Change, difference: Difference) -> dict[str, Any]:
                 "reason": part.reason,
                 "stage": one.columns[part.column - 1],
                 "ns": part.ns,
-                "error_ns": _rounded(one.errors.get((part.reason, part.column))),
+                "error_ns": None if (error := one.errors.get((part.reason, part.column))) is None else round(error),
             }
             for part in one.split.parts
         ],
@@ -138,10 +131,6 @@ def _change(one: Change, difference: Difference) -> dict[str, Any]:
         "p99": p99,
         "told": [{"ns": part.ns, "text": changes.words_of(part, one, difference)} for part in parts],
     }
-
-
-def _rounded(error: float | None) -> int | None:
-    return None if error is None else round(error)
 
 
 def _figure(name: str, figure: Figure) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import TextIO
 
-from wptrace.analysis.diff import NOT_BY_OWNER, Difference, Pair
+from wptrace.analysis.diff import Difference, Pair
 from wptrace.model import units
 from wptrace.model.kind import TOTAL
 from wptrace.outputs.text import changes, diff
@@ -40,14 +40,11 @@ def lines(difference: Difference, ending: Ending, dates: bool) -> Iterator[str]:
         yield f"- {_plain(line)}"
     for line in (changes.chance(difference), *diff.few_stretches(difference)):
         yield f"- {_plain(line)}"
-    by_kind: dict[str, list[Pair]] = {}
-    for pair in difference.pairs:
-        if pair.unseen != NOT_BY_OWNER and pair.kind.total.unit == "ns" and pair.kind.stages:
-            by_kind.setdefault(pair.kind.name, []).append(pair)
-    for pairs in by_kind.values():
-        for pair in diff.everywhere(pairs):
-            if pair.a is not None and pair.b is not None:
-                yield from ["", *_table(difference, pair)]
+    for pairs in diff.by_kind(difference):
+        if pairs[0].kind.total.unit == "ns" and pairs[0].kind.stages:
+            for pair in diff.everywhere(pairs):
+                if pair.a is not None and pair.b is not None:
+                    yield from ["", *_table(difference, pair)]
     yield from ["", "<details><summary>What was compared</summary>", ""]
     for line in (*diff.recordings(difference, dates), *diff.unlike(difference)):
         yield f"- {_plain(line)}"

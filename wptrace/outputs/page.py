@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from wptrace.analysis.changes import Change
 from wptrace.analysis.diff import Difference, Side
-from wptrace.analysis.split import Classes
+from wptrace.analysis.split import Sums
 from wptrace.model import units
 from wptrace.model.distribution import bounds, index
 from wptrace.outputs.export.file import ExportFile
@@ -141,7 +141,7 @@ def _waterfall(change: Change) -> str:
 
 
 def _histograms(change: Change) -> str:
-    found = [_coarse(one.buckets) for one in (change.a, change.b)]
+    found = [_coarse([one]) for one in (change.a, change.b)]
     slots = [slot for one in found for slot in one]
     if not all(found):
         return "<p>not known of one of both: its times begin or end elsewhere</p>"
@@ -164,19 +164,25 @@ def _histograms(change: Change) -> str:
 
 def _scale(first: int, last: int, step: float) -> Iterator[str]:
     """Times below, at powers of ten."""
+    for slot, time in _powers(first, last):
+        x = _LEFT + (slot - first) * step
+        yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="6" y2="{_HEIGHT - _BELOW}"/>'
+        yield _text(x + 2, _HEIGHT - 6, time)
+
+
+def _powers(first: int, last: int) -> Iterator[tuple[int, str]]:
     for power in range(12):
         slot = index(10**power) // _BUCKETS
         if first <= slot <= last:
-            x = _LEFT + (slot - first) * step
-            yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="6" y2="{_HEIGHT - _BELOW}"/>'
-            yield _text(x + 2, _HEIGHT - 6, units.duration(10**power))
+            yield slot, units.duration(10**power)
 
 
-def _coarse(buckets: Mapping[int, int]) -> dict[int, int]:
-    found: dict[int, int] = {}
-    for slot, count in buckets.items():
-        found[slot // _BUCKETS] = found.get(slot // _BUCKETS, 0) + count
-    return found
+def _coarse(found: Iterable[Sums]) -> dict[int, int]:
+    rows: dict[int, int] = {}
+    for one in found:
+        for slot, count in one.buckets.items():
+            rows[slot // _BUCKETS] = rows.get(slot // _BUCKETS, 0) + count
+    return rows
 
 
 def _by_time(side: Side, change: Change) -> list[dict[int, float]]:
@@ -185,27 +191,15 @@ def _by_time(side: Side, change: Change) -> list[dict[int, float]]:
     columns = []
     for one in measured.stretches:
         if one.duration_ns:
-            column = _coarse(_added(one.classes.get(change.op, {})))
+            column = _coarse(one.classes.get(change.op, {}).values())
             columns.append({slot: count * 1e9 / one.duration_ns for slot, count in column.items()})
     return columns
-
-
-def _added(classes: Classes) -> dict[int, int]:
-    found: dict[int, int] = {}
-    for one in classes.values():
-        for slot, count in one.buckets.items():
-            found[slot] = found.get(slot, 0) + count
-    return found
 
 
 def _heat(columns: Sequence[Mapping[int, float]], first: int, last: int, most: float) -> str:
     across = (_WIDTH - _LEFT - 10) / max(len(columns), 1)
     up = (_HEIGHT - 10) / (last - first + 1)
-    parts = []
-    for power in range(12):
-        slot = index(10**power) // _BUCKETS
-        if first <= slot <= last:
-            parts.append(_text(_LEFT - 6, _HEIGHT - (slot - first) * up - 2, units.duration(10**power), end=True))
+    parts = [_text(_LEFT - 6, _HEIGHT - (slot - first) * up - 2, time, end=True) for slot, time in _powers(first, last)]
     for place, column in enumerate(columns):
         for slot, rate in column.items():
             # Perceived brightness is not linear in the count.

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TextIO
 
 from wptrace.analysis import load
@@ -90,12 +90,7 @@ def unlike(difference: Difference) -> Iterator[str]:
 
 
 def _tables(difference: Difference, top: int) -> Iterator[list[str]]:
-    by_kind: dict[str, list[Pair]] = {}
-    for pair in difference.pairs:
-        if pair.unseen == NOT_BY_OWNER:
-            continue
-        by_kind.setdefault(pair.kind.name, []).append(pair)
-    for pairs in by_kind.values():
+    for pairs in by_kind(difference):
         kind = pairs[0].kind
         if kind.total.unit != "ns":
             yield from _of_values(difference, pairs)
@@ -108,6 +103,15 @@ def _tables(difference: Difference, top: int) -> Iterator[list[str]]:
             yield list(_of_rows(difference, pairs, top))
     yield list(_owners(difference, top))
     yield list(_devices(difference))
+
+
+def by_kind(difference: Difference) -> Iterable[list[Pair]]:
+    """Pairs, those of each kind together; that one side has none by owner is said once."""
+    found: dict[str, list[Pair]] = {}
+    for pair in difference.pairs:
+        if pair.unseen != NOT_BY_OWNER:
+            found.setdefault(pair.kind.name, []).append(pair)
+    return found.values()
 
 
 def _op(pair: Pair) -> str:
