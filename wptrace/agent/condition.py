@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import operator
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
@@ -80,11 +81,11 @@ class Condition(NamedTuple):
             )
             return {"": grown / seconds}
         if not self.of_cells:
-            counts: dict[str, int] = {}
+            counts: Counter[str] = Counter()
             for group, found in now.counters.items():
                 if self._is_of(group):
                     grown = found.get(self.what, 0) - earlier.counters.get(group, {}).get(self.what, 0)
-                    counts[_place(group)] = counts.get(_place(group), 0) + grown
+                    counts[_place(group)] += grown
             return {place: count / seconds for place, count in counts.items()}
         found_at: dict[str, list[Distribution]] = {}
         for group, stages in now.cells.items():

@@ -9,6 +9,7 @@ have twice as much as the last of the first: owners that are alike do not take t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable
 from typing import Any, Callable
 
@@ -35,7 +36,7 @@ class Leading:
         self._first: set[Who] = set()
         self.cells: dict[Group, dict[str, Distribution]] = {}
         """The owner of a group is what `who` says, or OTHERS."""
-        self.counters: dict[Group, dict[str, int]] = {}
+        self.counters: dict[Group, Counter[str]] = {}
 
     @property
     def first(self) -> frozenset[Who]:
@@ -58,9 +59,7 @@ class Leading:
         for row, found in merged(new, self._row).items():
             merge_stages(self.cells, self._bounded(row), found)
         for group, counts in counted.items():
-            sums = self.counters.setdefault(self._bounded(self._row(group)), {})
-            for name, count in counts.items():
-                sums[name] = sums.get(name, 0) + count
+            self.counters.setdefault(self._bounded(self._row(group)), Counter()).update(counts)
 
     def _rank(self, new: dict[Group, dict[str, Distribution]], seconds: float) -> None:
         fade = 0.5 ** (seconds / _HALF_S)
@@ -90,9 +89,7 @@ class Leading:
         for group in [group for group in self.cells if owners.owner(group) == who]:
             merge_stages(self.cells, group.of_others, self.cells.pop(group))
         for group in [group for group in self.counters if owners.owner(group) == who]:
-            sums = self.counters.setdefault(group.of_others, {})
-            for name, count in self.counters.pop(group).items():
-                sums[name] = sums.get(name, 0) + count
+            self.counters.setdefault(group.of_others, Counter()).update(self.counters.pop(group))
 
     def _row(self, group: Group) -> Group:
         at = group.kind.owner_place

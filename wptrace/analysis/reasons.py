@@ -14,7 +14,7 @@ from wptrace.analysis.changes import Change
 from wptrace.analysis.diff import Difference
 from wptrace.analysis.measured import DEV, OWNED_BY, REST, Measured, Stretch
 from wptrace.analysis.split import SAME, Value
-from wptrace.model.kind import NOBODY, OPERATIONS, OTHERS, TOTAL, Stage
+from wptrace.model.kind import NOBODY, OPERATIONS, OTHERS, TOTAL
 
 EITHER = "either"
 """The reason of a stage that takes longer, of which it is not known whether it is the mix or the same work."""
@@ -173,7 +173,7 @@ def blame(difference: Difference, advice: Mapping[str, str]) -> Blame | None:
     look = advice.get(wait, "")
     if not look and part.stage and grew:
         metric = main.kind[part.stage]
-        look = (isinstance(metric, Stage) and metric.advice) or metric.meaning
+        look = metric.advice or metric.meaning
     return Blame(
         main,
         part,

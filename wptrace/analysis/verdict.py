@@ -13,7 +13,7 @@ from typing import Callable, NamedTuple
 from wptrace.analysis import growth
 from wptrace.analysis.history import Stretch
 from wptrace.model.distribution import Distribution
-from wptrace.model.kind import REQUESTS, TOTAL, UNATTRIBUTED, Group, Kind, Stage
+from wptrace.model.kind import REQUESTS, TOTAL, UNATTRIBUTED, Group, Kind
 from wptrace.model.report import Finding, Report, Verdict, everywhere
 
 PLACE_SHARE = 0.5
@@ -93,7 +93,7 @@ def _advice(found: Finding, advice: Mapping[str, str]) -> str:
     if found.group is None or found.stage not in found.group.kind:
         return ""
     stage = found.group.kind[found.stage]
-    return (isinstance(stage, Stage) and stage.advice) or stage.meaning
+    return stage.advice or stage.meaning
 
 
 def idle(case: Case) -> Finding | None:

@@ -167,6 +167,11 @@ class Metric(NamedTuple):
     start: Point | None = None
     end: Point | None = None
 
+    @property
+    def advice(self) -> str:
+        """None beyond its meaning."""
+        return ""
+
 
 Measured = Union[Stage, Metric]
 

@@ -7,6 +7,7 @@ Pids, commands and paths are no labels, whatever the rows are of: each new one w
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Union
 
@@ -270,21 +271,19 @@ class Derived:
         return found
 
     def _counters(self, number: int, prefix: str, kinds: Sequence[Kind], snapshot: Snapshot) -> None:
-        sums: dict[Kind, dict[Group, dict[str, int]]] = {}
+        sums: dict[Kind, dict[Group, Counter[str]]] = {}
         for group, counts in snapshot.counters.items():
             if group.kind in kinds:
-                into = sums.setdefault(group.kind, {}).setdefault(self.group(number, group), {})
-                for name, count in counts.items():
-                    into[name] = into.get(name, 0) + count
+                sums.setdefault(group.kind, {}).setdefault(self.group(number, group), Counter()).update(counts)
         for kind in kinds:
             for field in kind.counters:
                 # A family is named like its counter, and is there once something has happened; `bytes` from the start.
                 for group, counts in sums.get(kind, {}).items():
-                    if counts.get(field.name) or field.unit == "bytes":
+                    if counts[field.name] or field.unit == "bytes":
                         family = self._family(
                             (prefix, plain(field.name)), "counter", _base(field.unit), _sentence(field.description)
                         )
-                        family.add(self._labels_of(group), scaled(counts.get(field.name, 0), field.unit))
+                        family.add(self._labels_of(group), scaled(counts[field.name], field.unit))
 
     def _books(self, prefix: str, source: Source, snapshot: Snapshot) -> None:
         for name, book in snapshot.books.items():
@@ -312,13 +311,12 @@ class Derived:
         for group, counts in busy.items():
             if counts.get(STAMPED):
                 of_busy.add((label("device", group.values[0]),), scaled(counts.get(BUSY_MS, 0), "ms"))
-        load: dict[Any, int] = {}
+        load: Counter[Any] = Counter()
         for kind in kinds:
             if kind.name == "request":
                 for group, found in cells.get(kind, {}).items():
                     before = found["throttle"].sum if "throttle" in found else 0
-                    dev = group.values[0]
-                    load[dev] = load.get(dev, 0) + found[TOTAL].sum - before
+                    load[group.values[0]] += found[TOTAL].sum - before
         of_load = self._family(
             (prefix, "load"),
             "counter",

@@ -12,10 +12,12 @@ from wptrace import __version__
 from wptrace.kernel.clock import clock_seconds
 from wptrace.model import units
 from wptrace.model.inventory import Activity, Holder, Map, Usage
+from wptrace.model.kind import Noun
 from wptrace.outputs.json_line import encoded
 from wptrace.outputs.text.live import Live, can_be_live
 from wptrace.outputs.text.words import head, padded, printable
 
+_PROGRAM, _MAP = Noun("program"), Noun("map")
 _PLAIN_WIDTH = 120
 _NAME = 20
 _TYPE = 14
@@ -97,18 +99,14 @@ def _header(activity: Activity, dates: bool) -> Iterator[str]:
     time = clock_seconds(activity.ts_ns, dates)
     own = sum(usage.program.own for usage in activity.programs)
     yield (
-        f"{time}  {_count(len(activity.programs), 'program')} and {_count(len(activity.maps), 'map')} with"
+        f"{time}  {_PROGRAM.of(len(activity.programs))} and {_MAP.of(len(activity.maps))} with"
         f" {units.size(activity.memory())}, {activity.share():.2%} of a CPU"
     )
     if own:
         yield (
-            f"  of wptrace ({OWN}): {_count(own, 'program')} and {_count(sum(one.own for one in activity.maps), 'map')}"
+            f"  of wptrace ({OWN}): {_PROGRAM.of(own)} and {_MAP.of(sum(one.own for one in activity.maps))}"
             f" with {units.size(activity.memory(own=True))}, {activity.share(own=True):.2%} of a CPU"
         )
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _programs(activity: Activity, width: int) -> Iterator[str]:

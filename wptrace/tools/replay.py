@@ -29,9 +29,6 @@ from wptrace.tools.pace import ReplayPace
 from wptrace.tools.replayed_neighbours import COUNTED, EXACT, ReplayedNeighbours, with_owners
 from wptrace.tools.singles import NONSENSE, NonsenseError, Singles
 
-"""Kinds that rules of verdicts know."""
-
-
 UNLISTED = Cause(
     "unlisted",
     "requests of an operation are in no row of requests: it made several, or shares one, and its record has their sum",
@@ -81,11 +78,6 @@ def replay(
         ) from error
 
 
-def _incidents() -> Incidents:
-    waited_for = (kinds.OPERATION.name, kinds.HIT.name)
-    return Incidents(waited_for, [stage.name for stage in kinds.REQUEST.stages])
-
-
 class _Replay:
     def __init__(self, capture: Capture, output: Output, wanted: Wanted, pace: ReplayPace | None) -> None:
         self._capture, self._output, self._wanted, self._pace = capture, output, wanted, pace
@@ -104,7 +96,10 @@ class _Replay:
         self._described: dict[str, Mapping[str, Any]] = {}
         """What the capture says of statements, by owner."""
         self._neighbours = ReplayedNeighbours(capture, selection, wanted.neighbours) if wanted.neighbours else None
-        self._incidents = _incidents() if head.of_events and head.start.flow == "io" else None
+        self._incidents: Incidents | None = None
+        if head.of_events and head.start.flow == "io":
+            on_device = [stage.name for stage in kinds.REQUEST.stages]
+            self._incidents = Incidents((kinds.OPERATION.name, kinds.HIT.name), on_device)
 
     def _answered(self, head: Head) -> bool:
         """Whether rows answer the selection, and not events alone."""

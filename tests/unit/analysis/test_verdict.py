@@ -262,7 +262,7 @@ def test_each_finding_has_advice_of_its_own() -> None:
     """A tail in `wakeup` gets other advice than one in the device."""
     found = judge(case(tailed(60 * MS)))
     assert {one.rule: one.advice for one in found.findings} == {
-        one.rule: OPERATION[one.stage].advice  # type: ignore[union-attr]
+        one.rule: OPERATION[one.stage].advice
         for one in found.findings
         if one.stage
     }

@@ -95,6 +95,7 @@ class HtmlExport(Export):
 
     def _data(self, report: Report, text: Sequence[str]) -> dict[str, Any]:
         start, since_ns = self._start, report.ts_ns - report.duration_ns
+        zone = time.localtime(since_ns // 1_000_000_000)
         kinds = list(dict.fromkeys((*start.kinds, *(group.kind for group in report.cells))))
         wholes, apart = self._times.end(report)
         series = list(arranged(wholes, kinds))
@@ -111,7 +112,7 @@ class HtmlExport(Export):
             "host": printable(start.resource.host),
             "command": printable(shlex.join(start.resource.command)),
             "chosen": printable(words.chosen(start)).strip(" ,"),
-            "zone": time.strftime("%Z", time.localtime(since_ns // 1_000_000_000)),
+            "zone": time.strftime("%Z", zone),
             "filters": [
                 [printable(name), _words(value)] for name, value in start.filters.items() if value or value == 0
             ],
@@ -122,12 +123,12 @@ class HtmlExport(Export):
             "duration": report.duration_ns,
             # Time of day for JavaScript, which has no nanoseconds that far.
             "since": since_ns // 1_000_000,
-            "offset": _zone_s(since_ns),
+            "offset": zone.tm_gmtoff,
             "kinds": [_kind(kind) for kind in kinds],
             "series": list(_series(report, kinds, series, wholes)),
             # Behind the others in columns: each alone is no part of a sum.
             "apart": [
-                {"kind": kinds.index(group.kind), "name": _alone(group), "cells": {TOTAL: _cell(one)}}
+                {"kind": kinds.index(group.kind), "name": sums.name(group)[:LONGEST], "cells": {TOTAL: _cell(one)}}
                 for group, one in apart.items()
             ],
             "columns": self._times.plain(places, since_ns),
@@ -207,11 +208,6 @@ def _series(
             "cells": {name: _cell(one) for name, one in found[group].items()},
             "made": [f"of {one.stage}: {', '.join(parts)}" for one in made if (parts := tables.made_of(one))],
         }
-
-
-def _alone(group: Group) -> str:
-    """A device or an owner with its operation, and what it did."""
-    return f"{words.group(group)} {group.kind.noun.plural}"[:LONGEST]
 
 
 def _in_order(event: Event) -> Iterator[tuple[str, int]]:
@@ -314,7 +310,6 @@ def _kind(kind: Kind) -> dict[str, Any]:
 
 
 def _stacks(report: Report) -> dict[str, Any] | None:
-    """Each with its time, count and bytes; those with the most time."""
     found = sums.stacks(report)
     return {"left": max(len(found) - _STACKS, 0), "rows": found[:_STACKS]} if found else None
 
@@ -339,12 +334,6 @@ def _neighbour(one: neighbours.Neighbour) -> dict[str, Any]:
 
 def _under_way(one: UnderWay) -> list[Any]:
     return [printable(one.owner)[:LONGEST], printable(one.op), *one[2:]]
-
-
-def _zone_s(wall_ns: int) -> int:
-    import time
-
-    return time.localtime(wall_ns // 1_000_000_000).tm_gmtoff
 
 
 def _words(value: object) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import DEVICE, OPERATION, STACK, TOTAL, Group
-from wptrace.model.report import BYTES, Report, Row, merged
+from wptrace.model.report import BYTES, Report, merged
 from wptrace.model.stack import Stack
 from wptrace.outputs.text import words
 from wptrace.outputs.text.words import printable
@@ -63,16 +63,17 @@ class Charged(NamedTuple):
 def stacks(report: Report) -> list[Charged]:
     """Return stacks, those with the most time first; none for a flow without stacks."""
     found = [
-        Charged(_frames(row.group.label(label.name)), row.distribution.sum, row.distribution.count, _bytes(row, report))
+        Charged(
+            _frames(row.group.label(label.name)),
+            row.distribution.sum,
+            row.distribution.count,
+            report.counter(row.group, BYTES),
+        )
         for row in report.rows
         for label in row.group.kind.labels
         if row.metric == TOTAL and label.type == STACK
     ]
     return sorted(found, key=lambda one: -one.ns)
-
-
-def _bytes(row: Row, report: Report) -> int:
-    return report.counter(row.group, BYTES)
 
 
 def _frames(stack: Stack) -> list[str]:

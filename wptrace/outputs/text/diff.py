@@ -20,7 +20,7 @@ from wptrace.model.kind import OPERATION, OPERATIONS, OTHERS, REQUESTS, STACK, T
 from wptrace.model.report import of_one_row
 from wptrace.outputs.text import changes, words
 from wptrace.outputs.text.changes import ratio, signed
-from wptrace.outputs.text.words import columns, ends, padded, printable
+from wptrace.outputs.text.words import columns, durations, ends, padded, printable
 
 _NAME = 12
 _WIDEST = 34
@@ -311,9 +311,8 @@ def _owners(difference: Difference, top: int) -> Iterator[str]:
         mark = " " if mean.real else CHANCE
         line = f"  {padded(ends(name, width), width)}"
         line += "".join(f" {units.rate(rate):>9}" for rate in (one.figures["rate"].a, one.figures["rate"].b))
-        line += f" {units.duration(mean.a):>8} {units.duration(mean.b):>8}"
-        line += f" {mark} {signed(mean.change):>8} {changes.percent(mean):>7}"
-        line += "".join(f" {units.duration(sums.percentile(99)):>8}" for sums in (one.a, one.b))
+        line += f"{durations(mean.a, mean.b)} {mark} {signed(mean.change):>8} {changes.percent(mean):>7}"
+        line += durations(one.a.percentile(99), one.b.percentile(99))
         yield line
     yield from _left(len(found) - len(shown))
 

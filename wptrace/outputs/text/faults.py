@@ -66,7 +66,7 @@ class FaultsView(View):
         for row in rows:
             found = row.distribution
             figures = (found.mean, found.stddev, *map(found.percentile, (50, 90, 99, 99.9)), found.max)
-            yield f"  {row.metric:<7} {found.count:>9,}" + "".join(f" {units.duration(one):>8}" for one in figures)
+            yield f"  {row.metric:<7} {found.count:>9,}{words.durations(*figures)}"
 
     def closing(self, report: Report, width: int) -> Iterator[str]:
         drawn = [row for row in report.rows if row.metric == self.wanted.hist and row.distribution.count]

@@ -9,11 +9,12 @@ from typing import Any
 from wptrace.analysis.incident import BEFORE, DEVICE, OUTSIDE
 from wptrace.kernel.clock import clock_time
 from wptrace.model import units
-from wptrace.model.kind import TEXTS, UNATTRIBUTED, Stage
+from wptrace.model.kind import TEXTS, UNATTRIBUTED, Noun
 from wptrace.model.report import Event, Incident, UnderWay
 from wptrace.outputs.text.words import ends, group, printable, task
 
 WHERE = {BEFORE: "before the device had it", DEVICE: "in the device", OUTSIDE: "outside of the device"}
+_REQUEST = Noun("request")
 _SHOWN = 8
 # Columns of a statement or a unit.
 _TEXT = 80
@@ -112,7 +113,7 @@ def advice(event: Event) -> str:
     if name == UNATTRIBUTED or name not in event.group.kind:
         return ""
     stage = event.group.kind[name]
-    return (isinstance(stage, Stage) and stage.advice) or stage.meaning
+    return stage.advice or stage.meaning
 
 
 def as_json(found: Incident) -> dict[str, Any]:
@@ -140,4 +141,4 @@ def _counts(one: UnderWay) -> dict[str, Any]:
 
 
 def _counted(requests: int, size: int) -> str:
-    return f"{requests:,} request{'' if requests == 1 else 's'} ({units.size(size)})"
+    return f"{_REQUEST.of(requests)} ({units.size(size)})"

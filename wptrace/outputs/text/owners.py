@@ -13,7 +13,7 @@ from wptrace.model.distribution import Distribution
 from wptrace.model.kind import ALL, CGROUP, NOBODY, OTHERS, Group, Kind, Label, Task
 from wptrace.model.report import BYTES, Report
 from wptrace.outputs.text.tables import Style, tables, whole
-from wptrace.outputs.text.words import columns, ends, head, padded, printable
+from wptrace.outputs.text.words import columns, durations, ends, head, padded, printable
 
 _UNDER_WAY = "under_way"
 # The widths of what a line has behind the name, and of the device.
@@ -65,7 +65,7 @@ def lines(
             line += f" {padded(ends(printable(group.label('dev')), _DEV), _DEV)}"
         third = printable(str(group.label("in_stage")))[:_STAGE] if waits else units.size(report.counter(group, BYTES))
         line += f" {op:<9} {total.count:>9,} {third:>9}"
-        line += f" {units.duration(total.mean):>8} {units.duration(total.percentile(99)):>8}"
+        line += durations(total.mean, total.percentile(99))
         under_way = sum(row.distribution.sum for row in rows if row.metric == _UNDER_WAY)
         yield f"{line} {under_way / device if device else rows[-1].share:>6.1%}"
 

@@ -61,8 +61,7 @@ def rows(report: Report, state: ScreenState, width: int, height: int) -> list[st
         line = CHOSEN if group == state.chosen else OTHER
         line += padded(ends(name(group), room), room)
         line += f" {total.count:>9,} {units.size(report.counter(group, BYTES)) if group.kind.sized else '':>9}"
-        times = (total.mean, total.percentile(99), total.max)
-        lines.append(line + "".join(f" {units.duration(one):>8}" for one in times))
+        lines.append(line + words.durations(total.mean, total.percentile(99), total.max))
     if len(state.rows) > shown:
         lines.append(f"  rows {first + 1:,} to {first + shown:,} of {len(state.rows):,}")
     return lines[:height]

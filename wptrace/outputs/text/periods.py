@@ -14,7 +14,7 @@ from wptrace.model.report import Event, InFlight, Report, Start
 from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text import header, histogram
 from wptrace.outputs.text.view import View
-from wptrace.outputs.text.words import printable
+from wptrace.outputs.text.words import durations, printable
 
 
 class Columns(NamedTuple):
@@ -74,9 +74,9 @@ class PeriodsView(View):
 
 
 def _row(name: str, found: Distribution, duration_ns: int) -> str:
-    figures = (found.mean, found.percentile(50), found.percentile(99), found.max)
+    figures = durations(found.mean, found.percentile(50), found.percentile(99), found.max)
     part = f"{found.sum / duration_ns:.2%}" if duration_ns else ""
-    return f"  {name:<6} {found.count:>9,}" + "".join(f" {units.duration(one):>8}" for one in figures) + f" {part:>8}"
+    return f"  {name:<6} {found.count:>9,}{figures} {part:>8}"
 
 
 def _offender(one: Mapping[str, Any]) -> str:

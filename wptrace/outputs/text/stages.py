@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Callable
 
@@ -85,23 +85,15 @@ class StagesView(View):
             if kind in PARTS_OF_STAGES:
                 continue  # they are below the stages
             if owners.is_owned(kind):
-                found = list(owners.lines(report, kind, style, self._by))
+                yield from _apart(owners.lines(report, kind, style, self._by))
             else:
-                found = stages(report, kind, style) if kind.stages or not wide(report) else compact(report, kind, style)
-            if found:
-                yield from ["", *found]
-        for lines in (neighbours.lines(report, style), self._loads(every, report, style)):
-            found = list(lines)
-            if found:
-                yield from ["", *found]
+                yield from _apart((stages if kind.stages or not wide(report) else compact)(report, kind, style))
+        yield from _apart(neighbours.lines(report, style), self._loads(every, report, style))
         if wide(report):
             yield from ["", *law(report, self.kinds)]
 
     def closing(self, report: Report, width: int) -> Iterator[str]:
-        for lines in (described.lines(report, self.style(width)), eventfds(report)):
-            found = list(lines)
-            if found:
-                yield from ["", *found]
+        yield from _apart(described.lines(report, self.style(width)), eventfds(report))
         if self.wanted.verbose:
             yield from wait_stacks(report, width)
         report = self._as_wanted(report)
@@ -123,9 +115,8 @@ class StagesView(View):
         if report is not None:
             sort, of = of is None, self._as_wanted(report) if of is None else of
             found = self._of_report(of, style, sort)
-            there = list(self._loads(report, of, style))
-            if there:
-                found["devices"] = [there, there[:6], there[:3], []]
+            if there := _shorter(self._loads(report, of, style)):
+                found["devices"] = there
             found["time"] = [list(header(report, style, self.kinds))]
             busy = list(busiest(report, width))
             if busy:
@@ -146,15 +137,13 @@ class StagesView(View):
         for kind in self.kinds:
             there = tables.tables(report, kind) if kind not in PARTS_OF_STAGES else []
             if there and owners.is_owned(kind):
-                every = list(owners.lines(report, kind, style, self._by, self._command, sort))
-                found[_OWNERS[kind.name]] = [every, every[:6], every[:3], []]
+                found[_OWNERS[kind.name]] = _shorter(owners.lines(report, kind, style, self._by, self._command, sort))
             elif there:
                 name = _SECTIONS.get(kind.name, _REQUESTS)
                 forms = _forms(report, kind, there, style) if kind.stages else [compact(report, kind, style)]
                 found[name] = forms if name == "operations" else [*forms, []]
-        waiters = list(neighbours.lines(report, style))
-        if waiters:
-            found["neighbours"] = [waiters, waiters[:6], waiters[:3], []]
+        if waiters := _shorter(neighbours.lines(report, style)):
+            found["neighbours"] = waiters
         return found
 
     def _loads(self, every: Report, shown: Report, style: Style) -> list[str]:
@@ -170,6 +159,19 @@ class StagesView(View):
         for event in events:
             lines += story.short(event, width) if story.is_one(event) else self.event(event, width, False)
         return lines
+
+
+def _apart(*parts: Iterable[str]) -> Iterator[str]:
+    """Those of these parts that have lines, each below an empty line."""
+    for lines in map(list, parts):
+        if lines:
+            yield from ["", *lines]
+
+
+def _shorter(lines: Iterable[str]) -> list[list[str]]:
+    """All lines of a section, and less and less of them; nothing where there are none."""
+    every = list(lines)
+    return [every, every[:6], every[:3], []] if every else []
 
 
 def _forms(report: Report, kind: Kind, found: Sequence[Table], style: Style) -> list[list[str]]:

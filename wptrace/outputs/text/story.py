@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from wptrace.kernel import blkstatus
 from wptrace.kernel.clock import clock_time
 from wptrace.model import segments, units
-from wptrace.model.kind import NOBODY, OTHERS, OWNER, TEXTS, UNATTRIBUTED
+from wptrace.model.kind import NOBODY, OTHERS, OWNER, TEXTS, UNATTRIBUTED, Noun
 from wptrace.model.report import Child, Event
 from wptrace.outputs.text import neighbours
 from wptrace.outputs.text.words import bar, columns, ends, happened, head, padded, printable, short_path, task, wrapped
@@ -294,8 +294,7 @@ def _commit(commit: Mapping[str, Any]) -> Iterator[str]:
         return
     wrote = flushes = ""
     if "requests" in commit:
-        requests = f"{commit['requests']:,} request{'' if commit['requests'] == 1 else 's'}"
-        wrote = f"wrote {units.size(commit['bytes'])} in {requests} and "
+        wrote = f"wrote {units.size(commit['bytes'])} in {Noun('request').of(commit['requests'])} and "
     if commit.get("flush_ns"):
         flushes = f" ({units.duration(commit['flush_ns'])} for flushes of the device's cache)"
     yield f"it {wrote}took {units.duration(commit['ns'])}{flushes}"

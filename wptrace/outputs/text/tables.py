@@ -154,7 +154,7 @@ def _figures(found: Distribution, wide: bool) -> str:
         found.mean if percent is None else found.percentile(percent)
         for _, percent in (_MORE_FIGURES if wide else _FIGURES)
     ]
-    return "".join(f" {units.duration(value):>8}" for value in (*values, found.max))
+    return words.durations(*values, found.max)
 
 
 def _row(row: Row, many: bool, width: int, names_width: int, exact: bool) -> str:

@@ -84,7 +84,7 @@ class TurnsView(View):
             for row in whole.rows:
                 found = row.distribution
                 share = f"{row.share:.1%}" if row.group.kind[row.metric].part else ""
-                line = f"  {row.metric:<12} {found.count:>11,}{_figures(found, 50, 99)} {share:>6}"
+                line = f"  {row.metric:<12} {found.count:>11,}{words.durations(found.mean, *_spread(found))} {share:>6}"
                 yield f"{line}  {bar(row.share, min(_BAR, max(width - len(line) - 2, 0)))}".rstrip()
         if self.wanted.per_device:
             yield from self._rows(report, width)
@@ -113,15 +113,14 @@ class TurnsView(View):
                 part = f"{found[stage].sum / report.duration_ns:.1%}" if report.duration_ns else ""
                 line += f" {part:>{of_stage}}"
             wait, run, off = (found.get(stage, Distribution()) for stage in ("wait", "run", "off"))
-            line += f" |{_figures(wait, 50, 99, mean=False)}"
+            line += f" |{words.durations(*_spread(wait))}"
             yield f"{line} |{_median(run)}{_median(off)}" if medians else line
         if 0 < self.wanted.top < len(names):
             yield f"  and {len(names) - self.wanted.top:,} more"
 
 
-def _figures(found: Distribution, *percents: float, mean: bool = True) -> str:
-    values = [*([found.mean] if mean else []), *map(found.percentile, percents), found.max]
-    return "".join(f" {units.duration(value):>8}" for value in values)
+def _spread(found: Distribution) -> tuple[float, ...]:
+    return found.percentile(50), found.percentile(99), found.max
 
 
 def _median(found: Distribution) -> str:

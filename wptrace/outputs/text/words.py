@@ -81,6 +81,11 @@ def padded(text: str, width: int) -> str:
     return text + " " * (width - columns(text))
 
 
+def durations(*found: float) -> str:
+    """Times in columns."""
+    return "".join(f" {units.duration(ns):>8}" for ns in found)
+
+
 def short_path(path: str, room: int) -> str:
     """A path with folders left out in the middle; the file's name is always whole, whatever the room."""
     if columns(path) <= room:
