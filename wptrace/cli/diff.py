@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -112,14 +113,9 @@ def run(options: argparse.Namespace) -> int:
 def _read(options: argparse.Namespace, files: Sequence[str]) -> tuple[Side, Side, Mapping[str, Measured]]:
     from wptrace.capture.reader import Capture
 
-    captures: list[Capture] = []
-    try:
-        for file in dict.fromkeys(files):
-            captures.append(Capture(Path(file)))
+    with ExitStack() as cleanup:
+        captures = [cleanup.enter_context(closing(Capture(Path(file)))) for file in dict.fromkeys(files)]
         return _sides(options, captures[0], captures[-1])
-    finally:
-        for capture in captures:
-            capture.close()
 
 
 def compared(a: Side, b: Side, span: Mapping[str, Measured] | None = None) -> tuple[Difference, Blame | None]:
@@ -144,12 +140,9 @@ class Against:
         from wptrace.capture.reader import Capture
         from wptrace.tools.diff import Following, Wanted, read
 
-        capture = Capture(Path(file))
-        try:
+        with closing(Capture(Path(file))) as capture:
             # The single operations of the trace are not kept.
             self._before = read(capture, Wanted(file, singles=False))
-        finally:
-            capture.close()
         self.output = Following()
 
     def require(self, flow: str) -> None:

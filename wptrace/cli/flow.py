@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -104,13 +105,7 @@ def _definition(options: argparse.Namespace) -> Definition:
 def short(*names: str) -> tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]:
     """Make a command that is a short name of several definitions; the first two are what people want first."""
 
-    def add_arguments(parser: argparse.ArgumentParser) -> None:
-        add_tracing(parser, names)
-
-    def run(options: argparse.Namespace) -> int:
-        return _run_short(options, names)
-
-    return add_arguments, run
+    return partial(add_tracing, names=names), partial(_run_short, names=names)
 
 
 def _run_short(options: argparse.Namespace, names: Sequence[str]) -> int:

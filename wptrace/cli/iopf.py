@@ -29,17 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from wptrace.engine import filters
-    from wptrace.engine.run import RunOptions
-    from wptrace.engine.run import run as trace
     from wptrace.flows.iopf import IopfFlow
-    from wptrace.kernel.privileges import require_tracing
 
-    seconds, count = common.interval(options)
+    common.interval(options)
     common.require_stage(options.hist, IopfFlow.kinds)
     stuck_ns = parse_duration(options.stuck)
     flow = IopfFlow(filters.parse(vars(options), IopfFlow.filters))
-    require_tracing()
-    with common.stream(options, options.capture) as stream:
-        output, seconds = common.outputs(options, flow, stream, seconds, hist=options.hist)
-        trace([(flow, output)], RunOptions(seconds, count, options.stats, stream.fileno(), stuck_ns))
-    return 0
+    return common.trace(options, flow, stuck_ns=stuck_ns, hist=options.hist)

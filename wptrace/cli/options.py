@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, TextIO
 
 from wptrace.errors import UsageError
 from wptrace.kernel import files
@@ -55,17 +55,28 @@ def add_capture(show: argparse._ActionsContainer) -> None:
     )
 
 
-def outputs(
+def trace(
     options: argparse.Namespace,
     flow: Flow,
-    stream: TextIO,
-    seconds: float | None,
-    first: Output | None = None,
+    first: Callable[[TextIO], Output] | None = None,
+    plan: Callable[[], Sequence[str]] | None = None,
+    stuck_ns: int | None = None,
     **wanted: Any,
-) -> tuple[Output, float | None]:
-    """Return the outputs, with `first` before all files where it is given; and the interval of reports."""
-    shown = output(options, stream, flow.view, **wanted) if first is None else first
-    return captured(options, flow, shown, paced(options, seconds), **wanted)
+) -> int:
+    """Trace a flow alone, or print its `plan`; its output is `first`, or text or JSON with what is wanted."""
+    from wptrace.engine.run import RunOptions, run
+    from wptrace.kernel.privileges import require_tracing
+
+    seconds, count = interval(options)
+    require_tracing()
+    if plan is not None:
+        print("\n".join(plan()))
+        return 0
+    with stream(options, options.capture) as file:
+        shown = output(options, file, flow.view, **wanted) if first is None else first(file)
+        shown, seconds = captured(options, flow, shown, paced(options, seconds), **wanted)
+        run([(flow, shown)], RunOptions(seconds, count, options.stats, file.fileno(), stuck_ns))
+    return 0
 
 
 def captured(
@@ -271,6 +282,15 @@ def output(options: argparse.Namespace, stream: TextIO, view: str, **wanted: Any
     how = Wanted(dates=options.timestamps, statistics=getattr(options, "stats", False), **wanted)
     shown = make(CSV if csv else LINES if line else NDJSON if options.json else TEXT, stream, view, how)
     return exported(options, shown, view, how)
+
+
+def folded(options: argparse.Namespace, stream: TextIO, view: str, per_device: bool) -> Output:
+    """Return an output of folded stacks, with the exports."""
+    from wptrace.outputs.registry import Wanted
+    from wptrace.outputs.text.stacks import FoldedOutput, StacksView
+
+    how = Wanted(per_device=per_device)
+    return exported(options, FoldedOutput(stream, StacksView(how), options.folded), view, how)
 
 
 def exported(options: argparse.Namespace, shown: Output, view: str, how: Wanted) -> Output:

@@ -92,8 +92,7 @@ def run(options: argparse.Namespace) -> int:
     # If --sample is alone, no operation is slow.
     slow_ns = parse_duration(options.slow) if options.slow is not None else _NEVER_NS if sample else 0
     selection = _selection(options)
-    capture = Capture(Path(options.capture_file))
-    try:
+    with closing(Capture(Path(options.capture_file))) as capture:
         head = capture.head
         _require(options, head)
         owners = _neighbours(options, head)
@@ -123,8 +122,6 @@ def run(options: argparse.Namespace) -> int:
                 return 0
             with closing(output):
                 replay(capture, output, wanted, lambda: isinstance(output, LineOutput) and output.gone)
-    finally:
-        capture.close()
     return _checked(capture)
 
 
@@ -252,13 +249,9 @@ def _by(options: argparse.Namespace, head: Head) -> str:
 
 
 def _output(options: argparse.Namespace, stream: TextIO, head: Head) -> Output:
-    from wptrace.outputs.registry import Wanted
-    from wptrace.outputs.text.stacks import FoldedOutput, StacksView
-
     shown = _shown(options, head)
     if options.folded:
-        how = Wanted(per_device=bool(shown.get("per_device")))
-        return common.exported(options, FoldedOutput(stream, StacksView(how), options.folded), head.view, how)
+        return common.folded(options, stream, head.view, bool(shown.get("per_device")))
     return common.output(options, stream, head.view, **shown)
 
 

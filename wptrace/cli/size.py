@@ -28,21 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from wptrace.engine.run import RunOptions
-    from wptrace.engine.run import run as trace
-    from wptrace.kernel.privileges import require_tracing
-
-    seconds, count = common.interval(options)
+    common.interval(options)
     (flow,) = flows(options)
-    require_tracing()
-    if options.dry_run:
-        print("\n".join(flow.plan()))
-        return 0
-    with common.stream(options, options.capture) as stream:
-        shown = {"per_device": options.per_device, "exact": options.exact}
-        output, seconds = common.outputs(options, flow, stream, seconds, **shown)
-        trace([(flow, output)], RunOptions(seconds, count, options.stats, stream.fileno()))
-    return 0
+    plan = flow.plan if options.dry_run else None
+    return common.trace(options, flow, plan=plan, per_device=options.per_device, exact=options.exact)
 
 
 def flows(options: argparse.Namespace) -> list[SizeFlow]:

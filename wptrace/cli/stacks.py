@@ -44,12 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from wptrace.engine import filters
-    from wptrace.engine.run import RunOptions
-    from wptrace.engine.run import run as trace
     from wptrace.flows.stacks import Options, StacksFlow
-    from wptrace.kernel.privileges import require_tracing
 
-    seconds, count = common.interval(options)
+    common.interval(options)
     if options.folded and options.json:
         raise UsageError("--folded and --json are two output formats: choose one")
     if options.top is not None and not re.fullmatch(r"[0-9]{1,9}", options.top):
@@ -57,24 +54,12 @@ def run(options: argparse.Namespace) -> int:
     min_ns = 0 if options.min is None else parse_duration(options.min)
     wanted = filters.parse(vars(options), StacksFlow.filters)
     flow = StacksFlow(Options(tuple(options.dev), wanted, min_ns, options.user))
-    require_tracing()
-    if options.dry_run:
-        print("\n".join(flow.plan()))
-        return 0
-    with common.stream(options, options.capture) as stream:
-        top = int(options.top) if options.top is not None else _TOP
-        first = _output(options, stream, flow.view)
-        output, seconds = common.outputs(options, flow, stream, seconds, first, per_device=options.per_device, top=top)
-        trace([(flow, output)], RunOptions(seconds, count, options.stats, stream.fileno()))
-    return 0
+    shown = {"per_device": options.per_device, "top": _TOP if options.top is None else int(options.top)}
 
+    def output(stream: TextIO) -> Output:
+        if options.folded:
+            return common.folded(options, stream, flow.view, options.per_device)
+        in_json = {"top": 0} if options.json and options.top is None else {}
+        return common.output(options, stream, flow.view, **{**shown, **in_json})
 
-def _output(options: argparse.Namespace, stream: TextIO, view: str) -> Output:
-    from wptrace.outputs.registry import Wanted
-    from wptrace.outputs.text.stacks import FoldedOutput, StacksView
-
-    if options.folded:
-        how = Wanted(per_device=options.per_device)
-        return common.exported(options, FoldedOutput(stream, StacksView(how), options.folded), view, how)
-    top = int(options.top) if options.top is not None else 0 if options.json else _TOP
-    return common.output(options, stream, view, per_device=options.per_device, top=top)
+    return common.trace(options, flow, output, flow.plan if options.dry_run else None, **shown)
