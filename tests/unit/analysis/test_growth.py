@@ -35,15 +35,18 @@ def largest(found: Sequence[Stretch]) -> growth.Growth | None:
     return growth.largest(found, KEY, ["queue", "device"], "total")
 
 
-def series(*means: int, count: int = 50, queue: int = MS // 10) -> list[Stretch]:
-    return stretches(
-        *({"queue": noisy(queue, count, at), "device": noisy(mean, count, at)} for at, mean in enumerate(means))
-    )
+def grown(*seconds: Mapping[str, Sequence[int]]) -> growth.Growth:
+    found = largest(stretches(*seconds))
+    assert found is not None
+    return found
+
+
+def series(*means: int, count: int = 50, queue: int = MS // 10) -> list[Mapping[str, Sequence[int]]]:
+    return [{"queue": noisy(queue, count, at), "device": noisy(mean, count, at)} for at, mean in enumerate(means)]
 
 
 def test_the_stretch_in_which_a_stage_took_longer() -> None:
-    found = largest(series(MS, MS, MS, 4 * MS, MS))
-    assert found is not None
+    found = grown(*series(MS, MS, MS, 4 * MS, MS))
     assert (found.stage, found.start_ns, found.end_ns) == ("device", 3, 4)
     assert found.factor == pytest.approx(4, rel=0.1)
     assert found.inside.mean == pytest.approx(4 * MS, rel=0.1)
@@ -51,14 +54,12 @@ def test_the_stretch_in_which_a_stage_took_longer() -> None:
 
 
 def test_a_slow_phase_of_many_stretches_is_one() -> None:
-    found = largest(series(MS, MS, MS, 4 * MS, 5 * MS, 4 * MS, MS))
-    assert found is not None
+    found = grown(*series(MS, MS, MS, 4 * MS, 5 * MS, 4 * MS, MS))
     assert (found.start_ns, found.end_ns) == (3, 6)
 
 
 def test_a_change_for_good_is_reported_from_where_it_began() -> None:
-    found = largest(series(MS, MS, MS, 3 * MS, 3 * MS, 3 * MS))
-    assert found is not None
+    found = grown(*series(MS, MS, MS, 3 * MS, 3 * MS, 3 * MS))
     assert (found.start_ns, found.end_ns) == (3, 6)
     assert found.factor == pytest.approx(3, rel=0.1)
 
@@ -66,29 +67,22 @@ def test_a_change_for_good_is_reported_from_where_it_began() -> None:
 def test_of_several_stages_the_one_that_cost_the_most_is_reported() -> None:
     quick = {"queue": noisy(MS, 50), "device": noisy(MS, 50)}
     slow = {"queue": noisy(9 * MS, 50), "device": noisy(3 * MS, 50)}
-    found = largest(stretches(quick, quick, slow, quick))
-    assert found is not None
-    assert found.stage == "queue"
+    assert grown(quick, quick, slow, quick).stage == "queue"
 
 
 def test_cost_counts_and_not_the_factor() -> None:
     quick = {"queue": noisy(MS // 5, 50), "device": noisy(5 * MS, 50)}
     slow = {"queue": noisy(4 * MS, 50), "device": noisy(20 * MS, 50)}
-    found = largest(stretches(quick, quick, slow, quick))
-    assert found is not None
-    assert found.stage == "device"
+    assert grown(quick, quick, slow, quick).stage == "device"
 
 
 def test_a_stage_that_took_no_time_before_can_grow() -> None:
-    found = largest(
-        stretches(*[{"queue": [0] * 50, "device": [MS] * 50}] * 3, {"queue": [MS] * 50, "device": [MS] * 50})
-    )
-    assert found is not None
+    found = grown(*[{"queue": [0] * 50, "device": [MS] * 50}] * 3, {"queue": [MS] * 50, "device": [MS] * 50})
     assert (found.stage, found.factor) == ("queue", MS)
 
 
 @pytest.mark.parametrize(
-    "found",
+    "seconds",
     [
         pytest.param([], id="no history"),
         pytest.param(series(MS), id="one stretch has nothing to compare with"),
@@ -97,25 +91,19 @@ def test_a_stage_that_took_no_time_before_can_grow() -> None:
         pytest.param(series(MS, MS // 9, MS), id="it got faster for a while"),
         pytest.param(series(MS, 4 * MS, MS, count=7), id="too few samples"),
         pytest.param(
-            stretches(
-                {"queue": [1000] * 50, "device": [MS] * 50},
-                {"queue": [9000] * 50, "device": [MS] * 50},
-            ),
-            id="a stage that does not matter",
+            [{"queue": [queue] * 50, "device": [MS] * 50} for queue in (1000, 9000)], id="a stage that does not matter"
         ),
         pytest.param(
-            stretches(
-                {"queue": [0] * 100, "device": [MS] * 100},
-                {"queue": [0] * 100, "device": [*[MS] * 99, 400 * MS]},
-                {"queue": [0] * 100, "device": [MS] * 100},
-            ),
-            id="an outlier",
+            [{"queue": [0] * 100, "device": [*[MS] * 99, last * MS]} for last in (1, 400, 1)], id="an outlier"
         ),
-        pytest.param([Stretch(0, 1, {}), Stretch(1, 2, {})], id="idle"),
     ],
 )
-def test_what_is_no_growth(found: list[Stretch]) -> None:
-    assert largest(found) is None
+def test_what_is_no_growth(seconds: Sequence[Mapping[str, Sequence[int]]]) -> None:
+    assert largest(stretches(*seconds)) is None
+
+
+def test_nothing_grows_without_operations() -> None:
+    assert largest([Stretch(0, 1, {}), Stretch(1, 2, {})]) is None
 
 
 @pytest.mark.parametrize(

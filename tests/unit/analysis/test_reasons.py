@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import pytest
 
 from tests.unit.analysis.made_sides import SECOND, Load, seeded, side
-from wptrace.analysis.diff import Side, difference
+from wptrace.analysis.diff import Difference, Side, difference
 from wptrace.analysis.load import BUSY_MS, LOAD, STAMPED
-from wptrace.analysis.reasons import _Level, blame, parts_of, since
+from wptrace.analysis.reasons import Blame, _Level, blame, parts_of, since
 from wptrace.analysis.split import SAME
 from wptrace.analysis.waits import WAIT
 from wptrace.flows.io.kinds import KINDS, REQUEST, WITHIN
@@ -20,6 +22,13 @@ from wptrace.outputs.text import changes
 
 _QUICK = {"fs": (5_000.0, 0.1), "device": (100_000.0, 0.1), "throttle": (2_000.0, 0.1)}
 _HELD = {**_QUICK, "throttle": (400_000.0, 0.1)}
+_SLOW = {**_QUICK, "device": (150_000.0, 0.1)}
+
+
+def blame_of(found: Difference, advice: Mapping[str, str] = MappingProxyType({})) -> Blame:
+    blamed = blame(found, advice)
+    assert blamed is not None
+    return blamed
 
 
 def levels(*means: float) -> list[_Level]:
@@ -52,8 +61,7 @@ def test_owner_device_stage_and_who_is_new() -> None:
     held = app._replace(stages=_HELD)
     batch = Load(50, _QUICK, op="write", owner="batch")
     found = difference(side([app, log], rand), side([held, log, batch], rand), WITHIN)
-    blamed = blame(found, {})
-    assert blamed is not None
+    blamed = blame_of(found)
     assert (blamed.change.op, blamed.owner, blamed.device, blamed.part.stage) == ("read", "app", "sda", "throttle")
     assert blamed.new == ["batch"]
     assert blamed.began_ns is None
@@ -77,15 +85,12 @@ def test_the_wait_that_a_stage_is_made_of() -> None:
     a = side([Load(100, _QUICK)], rand)
     b = side([Load(100, {**_QUICK, "fs": (1_000_000.0, 0.1)})], rand)
     found = difference(with_waits(a, "lock of the file", 1_000), with_waits(b, "lock of the file", 900_000_000), WITHIN)
-    blamed = blame(found, {"lock of the file": "who else writes to it"})
-    assert blamed is not None
+    blamed = blame_of(found, {"lock of the file": "who else writes to it"})
     assert (blamed.part.stage, blamed.wait, blamed.advice) == ("fs", "lock of the file", "who else writes to it")
     assert "in fs, where they wait for lock of the file" in next(changes.verdict(blamed, found, False))
     # A small part of it is no reason.
     found = difference(with_waits(a, "lock of the file", 1_000), with_waits(b, "lock of the file", 90_000_000), WITHIN)
-    blamed = blame(found, {})
-    assert blamed is not None
-    assert blamed.wait == ""
+    assert blame_of(found).wait == ""
 
 
 def test_other_work_is_no_slower_device() -> None:
@@ -94,8 +99,7 @@ def test_other_work_is_no_slower_device() -> None:
     found = difference(
         side([small, large], rand), side([small._replace(rate=10), large._replace(rate=90)], rand), WITHIN
     )
-    blamed = blame(found, {})
-    assert blamed is not None
+    blamed = blame_of(found)
     assert (blamed.part.reason, blamed.part.stage, blamed.began_ns) == ("size", "", None)
     assert list(changes.verdict(blamed, found, False))[1] == (
         "look at: who sends other work than before; nothing says that the same work is slower"
@@ -129,11 +133,9 @@ def with_queue(one: Side, requests_at_a_time: float) -> Side:
 def test_a_slower_device_is_to_blame_however_deep_its_queue_is(threads: int) -> None:
     """The same load on a device that is 1.5 times as slow: its deeper queue is a consequence."""
     rand = seeded(7)
-    slow = {**_QUICK, "device": (150_000.0, 0.1)}
-    a, b = side([Load(200, _QUICK)], rand), side([Load(200, slow)], rand)
+    a, b = side([Load(200, _QUICK)], rand), side([Load(200, _SLOW)], rand)
     found = difference(with_queue(a, 1.0), with_queue(b, threads), WITHIN)
-    blamed = blame(found, {})
-    assert blamed is not None
+    blamed = blame_of(found)
     assert (blamed.part.reason, blamed.part.stage, blamed.device) == (SAME, "device", "sda")
     assert blamed.part.ns > 0.95 * (blamed.change.split.b_ns - blamed.change.split.a_ns)
     verdict = list(changes.verdict(blamed, found, False))
@@ -147,18 +149,14 @@ def test_a_slower_device_is_to_blame_however_deep_its_queue_is(threads: int) -> 
 
 def test_a_queue_that_is_as_deep_as_before_is_not_named() -> None:
     rand = seeded(7)
-    slow = {**_QUICK, "device": (150_000.0, 0.1)}
-    a, b = side([Load(200, _QUICK)], rand), side([Load(200, slow)], rand)
+    a, b = side([Load(200, _QUICK)], rand), side([Load(200, _SLOW)], rand)
     for one, other in ((1.0, 1.2), (0.0, 3.0)):
         found = difference(with_queue(a, one), with_queue(b, other), WITHIN)
-        blamed = blame(found, {})
-        assert blamed is not None
+        blamed = blame_of(found)
         assert blamed.deeper is None
         assert changes.as_verdict(blamed, found)["queue_depth"] is None
     # The same holds if something else is slower, or the device faster.
     later = {**_QUICK, "fs": (90_000.0, 0.1)}
     for before, after in ((a, side([Load(200, later)], rand)), (b, a)):
         found = difference(with_queue(before, 1.0), with_queue(after, 3.0), WITHIN)
-        blamed = blame(found, {})
-        assert blamed is not None
-        assert blamed.deeper is None
+        assert blame_of(found).deeper is None

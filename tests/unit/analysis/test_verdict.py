@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from tests.unit.outputs.samples import OVERHEAD, distribution
-from wptrace.analysis import growth, neighbours, verdict
+from wptrace.analysis import neighbours, verdict
 from wptrace.analysis.history import Stretch, Sums
 from wptrace.analysis.neighbours import HAD, MEANWHILE, NS, WAITED
 from wptrace.analysis.verdict import TIMED, Case
@@ -31,8 +31,6 @@ REQUESTS = REQUEST.group("sda", "read")
 HITS = HIT.group("sda", "read")
 RULES = io_rules.path()
 Cells = Mapping[Group, Mapping[str, Distribution]]
-
-
 KINDS = (OPERATION, HIT, REQUEST, SLEEP, WAIT, *io_owners.KINDS[options.COMM])
 
 
@@ -47,18 +45,23 @@ def book(started: int = 0, lost: int = 0) -> Book:
 
 
 def case(
-    cells: Cells, duration_ns: int = SECOND, requests: Book | None = None, operations: Book | None = None, **more: Any
+    cells: Cells,
+    duration_ns: int = SECOND,
+    requests: Book | None = None,
+    operations: Book | None = None,
+    counters: Mapping[Group, Mapping[str, int]] | None = None,
+    kinds: Sequence[Kind] = KINDS,
+    **more: Any,
 ) -> Case:
     books = {kind.REQUESTS: requests or book(), **({} if operations is None else {kind.OPERATIONS: operations})}
-    report = Report("summary", 0, duration_ns, books, arranged(cells, KINDS), {}, OVERHEAD)
+    report = Report("summary", 0, duration_ns, books, arranged(cells, kinds), counters or {}, OVERHEAD)
     return Case(report, (OPERATION, REQUEST), **more)
 
 
 def in_the_way(found: Case, rule: str, tasks: Mapping[str, int]) -> Case:
     """Return the case with these tasks in the way, by time."""
     counters = {io_rules.IN_THE_WAY.group(rule, who): {NS: ns} for who, ns in tasks.items()}
-    report = found.report._replace(counters={**found.report.counters, **counters})
-    return Case(report, found.kinds, found.stretches, found.wall_offset_ns)
+    return found._replace(report=found.report._replace(counters={**found.report.counters, **counters}))
 
 
 def judge(found: Case, behind: Mapping[str, int] | None = None) -> Verdict:
@@ -69,8 +72,8 @@ def rules(found: Case, behind: Mapping[str, int] | None = None) -> list[str]:
     return [finding.rule for finding in judge(found, behind).findings]
 
 
-def finding(rule: Any, cells: Cells, **more: Any) -> Finding:
-    found = rule(case(cells, **more))
+def finding(rule: Any, cells: Cells | Case, **more: Any) -> Finding:
+    found = rule(cells if isinstance(cells, Case) else case(cells, **more))
     assert isinstance(found, Finding)
     assert found.rule == rule.__name__
     return found
@@ -194,7 +197,7 @@ def test_tail_names_the_stage_that_makes_it_though_another_is_larger() -> None:
     cells = tailed(60 * MS)
     found = finding(verdict.tail, cells)
     assert found.stage == "device"
-    assert verdict.largest(case(cells)).stage == "queue"  # type: ignore[union-attr]
+    assert finding(verdict.largest, cells).stage == "queue"
     assert found.figures["ratio"] == pytest.approx(12.8, rel=0.13)
     assert found.figures["p50_ns"] == pytest.approx(5 * MS, rel=0.07)
     assert found.figures["p99_ns"] == pytest.approx(64 * MS, rel=0.07)
@@ -262,9 +265,7 @@ def test_each_finding_has_advice_of_its_own() -> None:
     """A tail in `wakeup` gets other advice than one in the device."""
     found = judge(case(tailed(60 * MS)))
     assert {one.rule: one.advice for one in found.findings} == {
-        one.rule: OPERATION[one.stage].advice
-        for one in found.findings
-        if one.stage
+        one.rule: OPERATION[one.stage].advice for one in found.findings if one.stage
     }
     assert len({one.advice for one in found.findings}) == 2
 
@@ -309,14 +310,11 @@ def test_flushes_of_the_block_layer_are_no_part_of_it() -> None:
 def test_of_what_a_filter_leaves_out_nothing_is_said() -> None:
     """The owners are known all the same with --neighbours."""
     (rule,) = [one for one in io_rules.path(filtered=True).more if one.__name__ == "owner"]
-    found = rule(case(owned(backup=3 * MS, db=MS)))
-    assert found is not None
+    found = finding(rule, owned(backup=3 * MS, db=MS))
     assert (found.who, found.figures) == ("backup", {"share": 0.75, "owners": 2, "filtered": 1})
     assert rule(case(owned(backup=6 * MS))) is None
     assert rule(case({})) is None
-    whole = rule(contended(38 * MS, 100 * MS, batch=92 * MS))
-    assert whole is not None
-    assert whole.figures == {"share": 1.0, "owners": 1}
+    assert finding(rule, contended(38 * MS, 100 * MS, batch=92 * MS)).figures == {"share": 1.0, "owners": 1}
 
 
 def by_statement(*rows: tuple[int, str, str, object, int, int], by: str = options.STATEMENT) -> Case:
@@ -327,9 +325,7 @@ def by_statement(*rows: tuple[int, str, str, object, int, int], by: str = option
         for which, dev, op, who, times, ns in rows
     }
     counters = {group: {"bytes": 8192 * stages["total"].count} for group, stages in cells.items()}
-    arrangement = arranged({READ: cell(9, device=MS), **cells}, (OPERATION, *kinds))
-    report = Report("summary", 0, SECOND, {kind.REQUESTS: book()}, arrangement, counters, OVERHEAD)
-    return Case(report, (OPERATION, REQUEST))
+    return case({READ: cell(9, device=MS), **cells}, counters=counters, kinds=(OPERATION, *kinds))
 
 
 CHECKPOINTER = kind.Comm("postgres: checkpointer")
@@ -337,30 +333,21 @@ CHECKPOINTER = kind.Comm("postgres: checkpointer")
 
 def test_the_statement_with_the_most_time() -> None:
     """A process without a statement does not count, however much time it has."""
-    found = io_rules.statement(
-        by_statement(
-            (0, "sda", "sync", CHECKPOINTER, 1, 50 * MS),
-            (0, "sda", "read", "select a", 4, 5 * MS),
-            (0, "sdb", "read", "select a", 1, 5 * MS),
-            (0, "sda", "sync", "select a", 1, 5 * MS),
-            (0, "sda", "read", "select b", 10, 2 * MS),
-            (1, "sda", "read", "select a", 70, 1000),
-            (1, "sda", "read", "select b", 7000, MS),
-            (2, "sda", "read", "select a", 3, 2 * MS),
-            (2, "sda", "write", CHECKPOINTER, 3, 9 * MS),
-        )
+    rows = by_statement(
+        (0, "sda", "sync", CHECKPOINTER, 1, 50 * MS),
+        (0, "sda", "read", "select a", 4, 5 * MS),
+        (0, "sdb", "read", "select a", 1, 5 * MS),
+        (0, "sda", "sync", "select a", 1, 5 * MS),
+        (0, "sda", "read", "select b", 10, 2 * MS),
+        (1, "sda", "read", "select a", 70, 1000),
+        (1, "sda", "read", "select b", 7000, MS),
+        (2, "sda", "read", "select a", 3, 2 * MS),
+        (2, "sda", "write", CHECKPOINTER, 3, 9 * MS),
     )
-    assert found is not None
-    assert found.who == "select a"
-    assert found.group == READ
-    assert found.figures == {
-        "share": 0.3,
-        "sum_ns": 30 * MS,
-        "count": 5,
-        "bytes": 5 * 8192,
-        "hits": 70,
-        "device_ns": 6 * MS,
-    }
+    found = finding(io_rules.statement, rows)
+    assert (found.who, found.group) == ("select a", READ)
+    whole = {"share": 0.3, "sum_ns": 30 * MS, "count": 5, "bytes": 5 * 8192}
+    assert found.figures == {**whole, "hits": 70, "device_ns": 6 * MS}
 
 
 def test_statements_that_had_little() -> None:
@@ -374,18 +361,14 @@ def test_statements_that_had_little() -> None:
 
 def test_the_unit_with_the_most_time() -> None:
     rows = [(0, "sda", "read", kind.Comm("no unit"), 1, 9 * MS), (0, "sda", "read", "job", 1, 2 * MS)]
-    found = io_rules.unit(by_statement(*rows, by=options.UNIT))
-    assert found is not None
-    assert (found.rule, found.who) == ("unit", "job")
+    assert finding(io_rules.unit, by_statement(*rows, by=options.UNIT)).who == "job"
     assert io_rules.statement(by_statement(*rows, by=options.UNIT)) is None
     assert io_rules.unit(by_statement(*rows)) is None
 
 
 def test_a_statement_that_is_on_many_devices() -> None:
     places = [(0, dev, "read", "select a", 1, MS) for dev in ("sda", "sdb", "sdc")]
-    found = io_rules.statement(by_statement(*places))
-    assert found is not None
-    assert found.group == OPERATION.group(ALL, "read")
+    assert finding(io_rules.statement, by_statement(*places)).group == OPERATION.group(ALL, "read")
 
 
 def contended(waited: int, whole: int, waits: int = 70, **had: int) -> Case:
@@ -393,19 +376,17 @@ def contended(waited: int, whole: int, waits: int = 70, **had: int) -> Case:
     app = neighbours.Owner("/app")
     requests = io_owners.KINDS[options.CGROUP][2]
     cells = {requests.group("sda", "read", "/app"): {"total": distribution([whole])}, REQUESTS: cell(9, device=5)}
-    rows = arranged(cells, (requests, REQUEST))
     counters: dict[Group, Mapping[str, int]] = {WAITED.group("sda", app): {"count": waits, "ns": waited}}
     for name, ns in had.items():
         owner = neighbours.Owner("/app" if name == "app" else name)
         owner.seen = f"{name}d"
         counters[MEANWHILE.group("sda", app, owner)] = {"count": 7, "ns": ns}
         counters[HAD.group("sda", "read", owner)] = {"count": 7, "ns": ns, "bytes": 7 * 65536}
-    return Case(Report("summary", 0, SECOND, {kind.REQUESTS: book()}, rows, counters, OVERHEAD), (OPERATION, REQUEST))
+    return case(cells, counters=counters, kinds=(requests, REQUEST))
 
 
 def test_who_had_the_device_while_another_one_waited() -> None:
-    found = io_rules.neighbour(contended(38 * MS, 100 * MS, batch=92 * MS, cron=5 * MS, others=3 * MS))
-    assert found is not None
+    found = finding(io_rules.neighbour, contended(38 * MS, 100 * MS, batch=92 * MS, cron=5 * MS, others=3 * MS))
     assert found.who == "batch (batchd, 64 KiB reads)"
     assert found.figures == {"share": 0.38, "had": 0.92, "waited_ns": 38 * MS, "waits": 70, "unknown": 0.03}
     assert found.group is not None
@@ -429,8 +410,7 @@ def test_who_had_the_device_while_another_one_waited() -> None:
     ],
 )
 def test_an_accusation_takes_a_majority(had: dict[str, int], who: str, share: float) -> None:
-    found = io_rules.neighbour(contended(380, 1000, **had))
-    assert found is not None
+    found = finding(io_rules.neighbour, contended(380, 1000, **had))
     assert found.who == who
     assert found.figures["had"] == pytest.approx(share)
     assert bool(found.figures.get("many")) == (who == "many others")
@@ -447,10 +427,7 @@ def test_the_victim_is_who_waits_for_others() -> None:
         cells[requests.group("sda", "read", name)] = {"total": distribution([whole])}
         for holder, ns in (("/app", 2), ("/one", 49), ("/two", 49)):
             counters[MEANWHILE.group("sda", owners[name], owners[holder])] = {"count": 100, "ns": ns * waited}
-    rows = arranged(cells, (requests,))
-    report = Report("summary", 0, SECOND, {kind.REQUESTS: book()}, rows, counters, OVERHEAD)
-    found = io_rules.neighbour(Case(report, (OPERATION, REQUEST)))
-    assert found is not None
+    found = finding(io_rules.neighbour, cells, counters=counters, kinds=(requests,))
     assert found.group is not None
     assert (found.group.label("owner"), found.who) == ("/app", "/one and /two")
 
@@ -462,18 +439,14 @@ def test_a_stacked_device_is_named_and_not_the_disk_below() -> None:
         LAYER.group("dm-0", "write"): cell(10, layers=22 * MS, device=2 * MS),
         LAYER.group("dm-1", "write"): cell(10, layers=MS, device=24 * MS),
     }
-    report = Report("summary", 0, SECOND, {kind.REQUESTS: book()}, arranged(rows, (OPERATION, LAYER)), {}, OVERHEAD)
-    found = io_rules.largest(Case(report, (OPERATION, REQUEST)))
-    assert found is not None
+    found = finding(io_rules.largest, rows, kinds=(OPERATION, LAYER))
     assert (found.stage, found.who) == ("layers", "dm-0")
 
 
 def test_large_operations_do_not_wait_for_locks() -> None:
     def looked_at(size: int) -> str:
-        rows = arranged({READ: cell(10, fs=20 * MS, device=2 * MS)}, KINDS)
-        counters = {READ: {"bytes": 10 * size}}
-        report = Report("summary", 0, SECOND, {kind.REQUESTS: book()}, rows, counters, OVERHEAD)
-        return judge(Case(report, (OPERATION, REQUEST))).advice
+        cells = {READ: cell(10, fs=20 * MS, device=2 * MS)}
+        return judge(case(cells, counters={READ: {"bytes": 10 * size}})).advice
 
     assert "their size" in looked_at(8 << 20)
     assert "their size" not in looked_at(4096)
@@ -488,8 +461,7 @@ def test_a_tail_is_not_that_of_two_calls() -> None:
         if others:
             rows[calls.group("sda", "sync", "sync_file_range")] = {"total": distribution([MS] * others)}
         kinds = (OPERATION, *io_owners.KINDS[options.CALL])
-        report = Report("summary", 0, SECOND, {kind.REQUESTS: book()}, arranged(rows, kinds), {}, OVERHEAD)
-        assert (io_rules.tail(Case(report, (OPERATION, REQUEST))) is not None) == said
+        assert (io_rules.tail(case(rows, kinds=kinds)) is not None) == said
 
 
 def test_who_ran_meanwhile_is_named() -> None:
@@ -506,15 +478,12 @@ def test_who_ran_meanwhile_is_named() -> None:
 def test_nobody_had_a_partition_s_disk_alone() -> None:
     partial = io_rules.path(partial=True)
     (found,) = [rule for rule in partial.more if rule.__name__ == "owner"]
-    whole = found(case(owned(backup=6 * MS)))
-    assert whole is not None
-    assert whole.figures["partial"] == 1
+    assert finding(found, owned(backup=6 * MS)).figures["partial"] == 1
 
 
 def test_who_had_the_device_when_a_filter_left_it_out() -> None:
     # A filter may leave out the owner that had the device.
-    owner = io_rules.owner(contended(38 * MS, 100 * MS, batch=92 * MS, app=8 * MS))
-    assert owner is not None
+    owner = finding(io_rules.owner, contended(38 * MS, 100 * MS, batch=92 * MS, app=8 * MS))
     assert (owner.who, owner.figures) == ("batch", {"share": 0.92, "owners": 2})
 
 
@@ -541,12 +510,7 @@ def test_a_stage_without_advice_has_its_meaning() -> None:
     stage = Stage("handler", Point("E", "entered"), Point("X", "left"), "", "a driver does too much")
     irq = Kind("request", Noun("interrupt"), [Label("cpu", CPU)], [stage])
     cells = {irq.group(0): {"handler": distribution([5]), "total": distribution([5])}}
-    report = Report("summary", 0, SECOND, {kind.REQUESTS: book()}, arranged(cells, [irq]), {}, OVERHEAD)
-    assert verdict.judge(Case(report, [irq]), TIMED).advice == "a driver does too much"
-
-
-def test_a_rule_of_growth_has_its_bounds() -> None:
-    assert (growth.FACTOR, growth.SHARE, growth.ENOUGH, growth.ERRORS) == (2.0, 0.1, 16, 4.0)
+    assert verdict.judge(case(cells, kinds=[irq])._replace(kinds=[irq]), TIMED).advice == "a driver does too much"
 
 
 def test_who_was_in_the_way_of_single_operations() -> None:
