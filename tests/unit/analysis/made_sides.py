@@ -7,10 +7,10 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from wptrace.analysis.diff import Side
+from wptrace.analysis.diff import Difference, Side, difference
 from wptrace.analysis.measured import DEV, OWNED_BY, SIZE, Measured, Stretch, columns_of
 from wptrace.analysis.split import Class, Sums
-from wptrace.flows.io.kinds import KINDS, OPERATION
+from wptrace.flows.io.kinds import KINDS, OPERATION, WITHIN
 from wptrace.model.book import Book
 from wptrace.model.distribution import Distribution, index
 from wptrace.model.kind import OPERATIONS, REQUESTS, TOTAL, Group
@@ -31,6 +31,10 @@ class Load(NamedTuple):
     dev: str = "sda"
     owner: str = "app"
     bytes: int = 4096
+
+
+def compared(a: Side, b: Side) -> Difference:
+    return difference(a, b, WITHIN)
 
 
 def seeded(number: int) -> random.Random:

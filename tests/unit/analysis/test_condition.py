@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.analysis.made_sides import Load, seeded, side
+from tests.unit.analysis.made_sides import Load, compared, seeded, side
 from wptrace.analysis.condition import judge, parse
-from wptrace.analysis.diff import Difference, difference
+from wptrace.analysis.diff import Difference
 from wptrace.errors import UsageError
-from wptrace.flows.io.kinds import WITHIN
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +17,7 @@ def slower() -> Difference:
     rand = seeded(1)
     a, b = ({"fs": (5_000.0, 0.1), "device": (ns, 0.1)} for ns in (100_000.0, 120_000.0))
     few = Load(5, a, op="write")
-    return difference(side([Load(100, a), few], rand), side([Load(100, b), few], rand), WITHIN)
+    return compared(side([Load(100, a), few], rand), side([Load(100, b), few], rand))
 
 
 @pytest.mark.parametrize(

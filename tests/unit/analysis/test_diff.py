@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from tests.unit.analysis.made_sides import COLUMNS, LABELS, SECOND, Load, of_stretches, seeded, side
+from tests.unit.analysis.made_sides import COLUMNS, LABELS, SECOND, Load, compared, of_stretches, seeded, side
 from wptrace.analysis.changes import Change
-from wptrace.analysis.diff import NOT_BY_OWNER, Difference, Side, difference
+from wptrace.analysis.diff import NOT_BY_OWNER, Difference
 from wptrace.analysis.measured import STRETCHES, Stretch, joined_stretches
 from wptrace.analysis.split import Sums
 from wptrace.flows.io.kinds import KINDS, STAGES, WITHIN
@@ -15,10 +15,6 @@ from wptrace.model.report import Source
 
 # Medians in nanoseconds, and their spread.
 _FS, _DEVICE = (5_000.0, 0.8), (80_000.0, 0.5)
-
-
-def compared(a: Side, b: Side) -> Difference:
-    return difference(a, b, WITHIN)
 
 
 def whole(found: Difference) -> Change:

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.unit.analysis.made_sides import SECOND, seeded
+from tests.unit.analysis.made_sides import SECOND, compared, seeded
 from wptrace.analysis import measured
 from wptrace.analysis.condition import judge, parse
-from wptrace.analysis.diff import Difference, Side, difference
+from wptrace.analysis.diff import Side
 from wptrace.analysis.measured import Stretch
 from wptrace.analysis.points import narrowed, narrowing
+from wptrace.analysis.split import Sums
 from wptrace.flows.io import block, kinds
-from wptrace.flows.io.kinds import WITHIN
 from wptrace.model.book import Book
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, TOTAL, Kind
@@ -70,10 +70,6 @@ class Distributions:
             self._found[name].add(ns)
 
 
-def compared(a: Side, b: Side) -> Difference:
-    return difference(a, b, WITHIN)
-
-
 def test_stages_of_one_level_cover_those_of_the_other() -> None:
     found = narrowing(PATH, BLOCK)
     assert found is not None
@@ -83,13 +79,18 @@ def test_stages_of_one_level_cover_those_of_the_other() -> None:
     assert narrowing(BLOCK, kinds.LAYER) is None
 
 
-def test_times_before_the_first_common_point_are_left_out() -> None:
+def before_and_after(times: Mapping[str, int]) -> list[Sums]:
+    """Return requests of the level `path` before and after what `block` does not see is left out."""
     way = narrowing(PATH, BLOCK)
     assert way is not None
-    found = narrowed(side(PATH, "path", seeded(1), _QUICK).measured["request"], way)
-    (before,) = side(PATH, "path", seeded(1), _QUICK).measured["request"].classes["read"].values()
-    (after,) = found.classes["read"].values()
+    whole = side(PATH, "path", seeded(1), times).measured["request"]
+    found = narrowed(whole, way)
     assert found.columns == ("queue", "device", "rest")
+    return [sums for one in (whole, found) for sums in one.classes["read"].values()]
+
+
+def test_times_before_the_first_common_point_are_left_out() -> None:
+    before, after = before_and_after(_QUICK)
     assert after.times == [before.times[0] - before.times[1], before.times[2], sum(before.times[3:6]), 0]
     assert after.count == before.count
     # The spread of the total without one of its parts is unknown.
@@ -102,11 +103,7 @@ def test_times_before_the_first_common_point_are_left_out() -> None:
 
 
 def test_what_left_nothing_out_keeps_its_histogram() -> None:
-    way = narrowing(PATH, BLOCK)
-    assert way is not None
-    times = {"queue": 3_000, "device": 90_000}
-    (after,) = narrowed(side(PATH, "path", seeded(1), times).measured["request"], way).classes["read"].values()
-    (before,) = side(PATH, "path", seeded(1), times).measured["request"].classes["read"].values()
+    before, after = before_and_after({"queue": 3_000, "device": 90_000})
     assert (after.buckets, after.squares[0]) == (before.buckets, before.squares[0])
 
 

@@ -9,13 +9,13 @@ from types import MappingProxyType
 
 import pytest
 
-from tests.unit.analysis.made_sides import SECOND, Load, seeded, side
-from wptrace.analysis.diff import Difference, Side, difference
+from tests.unit.analysis.made_sides import SECOND, Load, compared, seeded, side
+from wptrace.analysis.diff import Difference, Side
 from wptrace.analysis.load import BUSY_MS, LOAD, STAMPED
 from wptrace.analysis.reasons import Blame, _Level, blame, parts_of, since
 from wptrace.analysis.split import SAME
 from wptrace.analysis.waits import WAIT
-from wptrace.flows.io.kinds import KINDS, REQUEST, WITHIN
+from wptrace.flows.io.kinds import KINDS, REQUEST
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import TOTAL
 from wptrace.outputs.text import changes
@@ -60,7 +60,7 @@ def test_owner_device_stage_and_who_is_new() -> None:
     app, log = Load(100, _QUICK, owner="app"), Load(100, _QUICK, owner="log")
     held = app._replace(stages=_HELD)
     batch = Load(50, _QUICK, op="write", owner="batch")
-    found = difference(side([app, log], rand), side([held, log, batch], rand), WITHIN)
+    found = compared(side([app, log], rand), side([held, log, batch], rand))
     blamed = blame_of(found)
     assert (blamed.change.op, blamed.owner, blamed.device, blamed.part.stage) == ("read", "app", "sda", "throttle")
     assert blamed.new == ["batch"]
@@ -84,21 +84,19 @@ def test_the_wait_that_a_stage_is_made_of() -> None:
     rand = seeded(2)
     a = side([Load(100, _QUICK)], rand)
     b = side([Load(100, {**_QUICK, "fs": (1_000_000.0, 0.1)})], rand)
-    found = difference(with_waits(a, "lock of the file", 1_000), with_waits(b, "lock of the file", 900_000_000), WITHIN)
+    found = compared(with_waits(a, "lock of the file", 1_000), with_waits(b, "lock of the file", 900_000_000))
     blamed = blame_of(found, {"lock of the file": "who else writes to it"})
     assert (blamed.part.stage, blamed.wait, blamed.advice) == ("fs", "lock of the file", "who else writes to it")
     assert "in fs, where they wait for lock of the file" in next(changes.verdict(blamed, found, False))
     # A small part of it is no reason.
-    found = difference(with_waits(a, "lock of the file", 1_000), with_waits(b, "lock of the file", 90_000_000), WITHIN)
+    found = compared(with_waits(a, "lock of the file", 1_000), with_waits(b, "lock of the file", 90_000_000))
     assert blame_of(found).wait == ""
 
 
 def test_other_work_is_no_slower_device() -> None:
     rand = seeded(3)
     small, large = Load(90, _QUICK), Load(10, {"device": (900_000.0, 0.1)}, bytes=1 << 20)
-    found = difference(
-        side([small, large], rand), side([small._replace(rate=10), large._replace(rate=90)], rand), WITHIN
-    )
+    found = compared(side([small, large], rand), side([small._replace(rate=10), large._replace(rate=90)], rand))
     blamed = blame_of(found)
     assert (blamed.part.reason, blamed.part.stage, blamed.began_ns) == ("size", "", None)
     assert list(changes.verdict(blamed, found, False))[1] == (
@@ -108,7 +106,7 @@ def test_other_work_is_no_slower_device() -> None:
 
 def test_parts_that_are_told_add_up() -> None:
     rand = seeded(4)
-    found = difference(side([Load(100, _QUICK)], rand), side([Load(100, _HELD)], rand), WITHIN)
+    found = compared(side([Load(100, _QUICK)], rand), side([Load(100, _HELD)], rand))
     (change,) = found.changes
     parts = parts_of(change)
     assert sum(part.ns for part in parts) == change.split.b_ns - change.split.a_ns
@@ -117,7 +115,7 @@ def test_parts_that_are_told_add_up() -> None:
 
 def test_nothing_is_blamed_for_chance() -> None:
     rand = seeded(5)
-    assert blame(difference(side([Load(100, _QUICK)], rand), side([Load(100, _QUICK)], rand), WITHIN), {}) is None
+    assert blame(compared(side([Load(100, _QUICK)], rand), side([Load(100, _QUICK)], rand)), {}) is None
 
 
 def with_queue(one: Side, requests_at_a_time: float) -> Side:
@@ -134,7 +132,7 @@ def test_a_slower_device_is_to_blame_however_deep_its_queue_is(threads: int) -> 
     """The same load on a device that is 1.5 times as slow: its deeper queue is a consequence."""
     rand = seeded(7)
     a, b = side([Load(200, _QUICK)], rand), side([Load(200, _SLOW)], rand)
-    found = difference(with_queue(a, 1.0), with_queue(b, threads), WITHIN)
+    found = compared(with_queue(a, 1.0), with_queue(b, threads))
     blamed = blame_of(found)
     assert (blamed.part.reason, blamed.part.stage, blamed.device) == (SAME, "device", "sda")
     assert blamed.part.ns > 0.95 * (blamed.change.split.b_ns - blamed.change.split.a_ns)
@@ -151,12 +149,12 @@ def test_a_queue_that_is_as_deep_as_before_is_not_named() -> None:
     rand = seeded(7)
     a, b = side([Load(200, _QUICK)], rand), side([Load(200, _SLOW)], rand)
     for one, other in ((1.0, 1.2), (0.0, 3.0)):
-        found = difference(with_queue(a, one), with_queue(b, other), WITHIN)
+        found = compared(with_queue(a, one), with_queue(b, other))
         blamed = blame_of(found)
         assert blamed.deeper is None
         assert changes.as_verdict(blamed, found)["queue_depth"] is None
     # The same holds if something else is slower, or the device faster.
     later = {**_QUICK, "fs": (90_000.0, 0.1)}
     for before, after in ((a, side([Load(200, later)], rand)), (b, a)):
-        found = difference(with_queue(before, 1.0), with_queue(after, 3.0), WITHIN)
+        found = compared(with_queue(before, 1.0), with_queue(after, 3.0))
         assert blame_of(found).deeper is None

@@ -10,17 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.analysis.made_sides import seeded
+from tests.unit.analysis.made_sides import compared, seeded
 from tests.unit.capture import made
 from tests.unit.capture.made import entry
 from tests.unit.flows.io.test_records import NAMES
-from wptrace.analysis.diff import difference
 from wptrace.bpf.object import BpfObject
 from wptrace.capture.reader import Capture
 from wptrace.capture.writer import CaptureOutput
 from wptrace.cli.main import main
 from wptrace.errors import ConditionError, UsageError, WptraceError
-from wptrace.flows.io.kinds import KINDS, OPERATION, STAGES, WITHIN
+from wptrace.flows.io.kinds import KINDS, OPERATION, STAGES
 from wptrace.flows.io.records import RECORDS
 from wptrace.model.book import Book
 from wptrace.model.distribution import Distribution
@@ -254,7 +253,7 @@ def test_a_trace_that_goes_on_has_the_same_rows(quick: Path) -> None:
     recorded = read(capture, Wanted("", singles=False))
     capture.close()
     assert followed.side is not None
-    found = difference(recorded, followed.side, WITHIN)
+    found = compared(recorded, followed.side)
     assert found.tested == 5
     for change in found.changes:
         assert (change.a.count, change.a.times, change.a.buckets) == (change.b.count, change.b.times, change.b.buckets)

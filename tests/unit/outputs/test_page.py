@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.analysis.made_sides import Load, seeded, side
-from wptrace.analysis.diff import Difference, difference
+from tests.unit.analysis.made_sides import Load, compared, seeded, side
+from wptrace.analysis.diff import Difference
 from wptrace.analysis.reasons import blame
-from wptrace.flows.io.kinds import WITHIN
 from wptrace.outputs import page
 from wptrace.outputs.export.file import ExportFile
 from wptrace.outputs.text.diff import Ending
@@ -46,9 +45,7 @@ def found() -> Difference:
     rand = seeded(1)
     held = {**_QUICK, "throttle": (400_000.0, 0.1)}
     loads = [Load(100, _QUICK), Load(100, _QUICK, owner=_HOSTILE)]
-    return difference(
-        side(loads, rand), side([one._replace(stages=held) for one in loads], rand, name=_HOSTILE), WITHIN
-    )
+    return compared(side(loads, rand), side([one._replace(stages=held) for one in loads], rand, name=_HOSTILE))
 
 
 @pytest.fixture

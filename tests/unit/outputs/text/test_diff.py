@@ -5,16 +5,11 @@ from __future__ import annotations
 
 import io
 
-from tests.unit.analysis.made_sides import COLUMNS, Load, seeded, side
-from wptrace.analysis.diff import Difference, Side, difference
+from tests.unit.analysis.made_sides import COLUMNS, Load, compared, seeded, side
+from wptrace.analysis.diff import Difference
 from wptrace.analysis.reasons import blame, parts_of
-from wptrace.flows.io.kinds import WITHIN
 from wptrace.model.report import Source
 from wptrace.outputs.text import changes, diff
-
-
-def compared(a: Side, b: Side) -> Difference:
-    return difference(a, b, WITHIN)
 
 
 def said(found: Difference) -> list[str]:
