@@ -241,12 +241,6 @@ def plain(*results: Any, hist: str = "") -> list[str]:
     return written(view(per_device=False, hist=hist), path.start(), *results, found, summary)
 
 
-def test_an_operation_is_reported_in_full() -> None:
-    lines = plain(path.operation(), path.request())
-    assert lines[2].startswith("22:13:20.123456  read 3.69 ms  postgres[4711/4715]")
-    assert any(line.startswith("22:13:20.000000  write request 3.62 ms") for line in lines)
-
-
 def test_a_pipe_gets_names_whole_and_on_one_line() -> None:
     name = "/" + "d" * 200 + "/" + "f" * 200
     for lines in (plain(path.operation(path=name)), plain([path.waiting(path=name)])):

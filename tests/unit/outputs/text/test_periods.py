@@ -68,27 +68,10 @@ def logged(log: LogFile, *events: Event, json: bool = False) -> list[str]:
     return stream.getvalue().splitlines()
 
 
-def test_a_period_has_the_columns_and_the_stack_below() -> None:
-    assert shown(period())[1:] == [
-        "note: software",
-        "Periods with interrupts off of 10.0 ms and more:",
-        "",
-        "TIME             CPU COMM                 TID   LAT(us)",
-        "22:13:19.980000    1 dd                     8     20000",
-        "    _raw_spin_unlock_irqrestore+0x19",
-        "    hold+0x20 [driver]",
-        "    ret_from_fork+0x10",
-    ]
-
-
 def test_the_columns_keep_their_places_with_dates() -> None:
     lines = shown(period(), wanted=Wanted(dates=True))
     assert lines[4] == "TIME                        CPU COMM                 TID   LAT(us)"
     assert lines[5] == "2023-11-14 22:13:19.980000    1 dd                     8     20000"
-
-
-def test_user_space_is_reported_in_place_of_a_stack() -> None:
-    assert shown(period(stack=[]))[-1] == "    (user space)"
 
 
 @pytest.mark.parametrize("name", HOSTILE)

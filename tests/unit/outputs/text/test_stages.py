@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -154,46 +154,6 @@ def test_hostile_names_are_shown_escaped(name: str) -> None:
 # --- Whole operations ---------------------------------------------------------------------------------------
 
 
-def titles(shown: Iterable[str]) -> list[str]:
-    return [line.partition("  ")[0] for line in shown if line and not line.startswith(" ")]
-
-
-def test_operations_hits_and_requests_have_their_sections() -> None:
-    shown = of_path(path.report())
-    assert shown[:2] == [
-        "22:13:20  in 1.00 s: 620 operations (3 in flight, 3 failed),",
-        "          4,900 page-cache hits, 700 requests (4 in flight, 1 failed), 2.73 MiB",
-    ]
-    assert titles(shown[2:]) == [
-        "nvme0n1 read: 500 operations, 500 /s, 1.95 MiB/s",
-        "nvme0n1 write: 120 operations, 120 /s, 480 KiB/s",
-        "page-cache hits",
-        "nvme0n1 flush: 30 block requests, 30 /s, 120 KiB/s",
-        "nvme0n1 read: 520 block requests, 520 /s, 2.03 MiB/s",
-        "nvme0n1 write: 150 block requests, 150 /s, 600 KiB/s",
-        "operations: 5,523 started = 5,520 finished + 3 in flight + 0 lost",
-        "requests: 704 started = 700 finished + 4 in flight + 0 lost",
-    ]
-
-
-def test_each_section_has_its_stages() -> None:
-    shown = of_path(path.report())
-    at = [place for place, line in enumerate(shown) if line.startswith("  stage")]
-    stages = [[line.split()[0] for line in shown[first + 1 :][: shown[first:].index("") - 1]] for first in at]
-    assert stages == [[*path.NAMES, "total"]] * 2 + [[*path.BLOCK, "total"]] * 3
-
-
-def test_hits_are_one_line_for_each_operation() -> None:
-    shown = of_path(path.report(), apart=False)
-    first = shown.index(next(line for line in shown if line.startswith("page-cache hits")))
-    assert shown[first : first + 4] == [
-        "page-cache hits      count     mean      p50      p99      max      rate",
-        "  read               4,000  2.16 us  1.98 us  17.4 us  18.9 us     4 k/s",
-        "  write                900  2.15 us  1.98 us  2.94 us  18.9 us    900 /s",
-        "",
-    ]
-
-
 def test_only_requests_count_for_the_bytes_of_all() -> None:
     found = path.report({HIT.group("sda", "read"): path.hits(1 << 10), REQUEST.group("sda", "read"): path.requests(4)})
     assert found.bytes == 4 * 4096
@@ -208,10 +168,6 @@ def test_what_was_only_asked_for_has_no_figures() -> None:
     shown = of_path(found._replace(counters={flush: {"asked": 369}}))
     assert "sda flush: 0 block requests, 0 /s, 0 B/s; asked 369" in shown
     assert not [line for line in shown if line.startswith("  stage")]
-
-
-def test_stages_without_time_are_shown() -> None:
-    assert sum(line.startswith("  throttle ") and line.split()[2:] == ["-"] * 5 for line in of_path(path.report())) == 5
 
 
 def test_time_that_no_stage_covers_has_a_row_where_there_is_some() -> None:

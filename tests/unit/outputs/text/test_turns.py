@@ -59,21 +59,6 @@ def shown(wanted: Wanted, *results: object, by: str = CPU) -> list[str]:
     return written(TurnsView(wanted), start(by), *results)
 
 
-def test_a_table_of_all() -> None:
-    cells = {cpu: cell([MS] * 5, [3 * MS] * 5, [9 * MS] * 5) for cpu in (0, 1)}
-    assert shown(ALL, report(cells))[1:] == [
-        "",
-        "22:13:20  10 turns in 1.00 s, 2 in flight",
-        "",
-        "  stage              count     mean      p50      p99      max  share",
-        "  wait                  10  1.00 ms  1.00 ms  1.00 ms  1.00 ms  25.0%  █████",
-        "  run                   10  3.00 ms  3.00 ms  3.00 ms  3.00 ms  75.0%  ███████████████",
-        # The time off the CPU is outside the turns, so it has no share.
-        "  off                   10  9.00 ms  9.00 ms  9.00 ms  9.00 ms",
-        "  total                 10  4.00 ms  4.00 ms  4.00 ms  4.00 ms 100.0%  ████████████████████",
-    ]
-
-
 def test_a_live_screen_has_rows_in_one_line_each_and_all_losses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.get_terminal_size", lambda *fallback: os.terminal_size((80, 40)))
     output = TextOutput(Tty(), TurnsView(BY._replace(live=True)))
@@ -125,12 +110,6 @@ def test_cpus_have_their_order() -> None:
     assert rows(shown(BY, report(cells))) == ["cpu0", "cpu2", "cpu10"]
 
 
-def test_lines_fit_a_hundred_columns() -> None:
-    long = 80_000 * SECOND
-    cells = {Task("a-very-long-name-of-a-thread", 4194304, 4194304): cell([long] * 9, [long] * 9, [long] * 9)}
-    assert max(map(len, shown(BY, report(cells, by=THREAD), by=THREAD)[1:])) <= 116
-
-
 @pytest.mark.parametrize(
     ("one", "words"),
     [
@@ -167,10 +146,6 @@ def test_a_histogram() -> None:
     view = ALL._replace(hist="run")
     lines = shown(view, report({0: cell([1], [1000]), 1: cell([1], [1000])}, "summary"))
     assert lines[lines.index("run:") + 1].split()[:7] == ["512", "ns", "-", "1.02", "us", ":", "2"]
-
-
-def test_losses_are_reported() -> None:
-    assert any(line.startswith("lost: 4 x state_full") for line in shown(ALL, report({}, lost=4)))
 
 
 @pytest.mark.parametrize("name", HOSTILE)
