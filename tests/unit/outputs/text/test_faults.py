@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.unit.outputs.samples import HOSTILE, MS, NOON, OVERHEAD, SECOND, distribution, reported, sized, written
+from tests.unit.outputs import samples
+from tests.unit.outputs.samples import HOSTILE, MS, SECOND, distribution, reported, written
 from wptrace.engine.filters import Filter
 from wptrace.flows.iopf import FAULT, IopfFlow
 from wptrace.model.book import STATE_FULL, Book
 from wptrace.model.distribution import Distribution, index
-from wptrace.model.kind import REQUESTS
-from wptrace.model.report import InFlight, Report, Start, arranged
+from wptrace.model.report import InFlight, Report, Start
 from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text.faults import FaultsView
 
@@ -32,8 +32,7 @@ def cell(handle: list[int], queue: int = MS) -> dict[str, Distribution]:
 
 def report(cells: Mapping[Any, dict[str, Distribution]], kind: str = "summary", failed: int = 0) -> Report:
     groups = {FAULT.group(*where): stages for where, stages in cells.items()}
-    books = {REQUESTS: Book.read(10, 4, {STATE_FULL: 1}, {}, failed)}
-    return Report(kind, NOON, SECOND, books, arranged(groups, [FAULT]), sized(dict.fromkeys(groups, 8192)), OVERHEAD)
+    return samples.report(groups, dict.fromkeys(groups, 8192), kind, Book.read(10, 4, {STATE_FULL: 1}, {}, failed))
 
 
 def open_fault(group: int = 3, dev: str = "0000:75:00.0", address: int = 0x7F00) -> InFlight:
@@ -111,17 +110,7 @@ def test_json_has_address_spaces_as_numbers() -> None:
         ("other", "fault", None),
     }
     (one,) = in_flight["found"]
-    assert (one["dev"], one["op"], one["pasid"], one["group"]) == ("0000:75:00.0", "fault", 5, 3)
-    assert summary["unanswered"] == [
-        {
-            "dev": "0000:75:00.0",
-            "op": "fault",
-            "age_ns": 2 * SECOND,
-            "stage": "handle",
-            "group": 3,
-            "address": 0x7F00,
-            "faults": 2,
-            "pasid": 5,
-        }
-    ]
+    which = {"dev": "0000:75:00.0", "op": "fault", "pasid": 5, "group": 3}
+    assert which.items() <= one.items()
+    assert summary["unanswered"] == [{**which, "age_ns": 2 * SECOND, "stage": "handle", "address": 0x7F00, "faults": 2}]
     assert "verdict" not in summary

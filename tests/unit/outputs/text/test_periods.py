@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from tests.unit.outputs.samples import HOSTILE, MS, NOON, OVERHEAD, PLAIN, SECOND, distribution, play, reported, written
+from tests.unit.outputs import samples
+from tests.unit.outputs.samples import HOSTILE, MS, NOON, PLAIN, SECOND, distribution, play, reported, written
 from wptrace.analysis.offenders import Offenders
 from wptrace.cli.irqoff import _output
 from wptrace.flows.irqoff import EVENT, PERIOD
 from wptrace.model.book import RING_FULL, Book
-from wptrace.model.kind import REQUESTS
-from wptrace.model.report import Event, InFlight, Report, Start, arranged
+from wptrace.model.report import Event, InFlight, Report, Start
 from wptrace.outputs.logfile import LogFile
 from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text.periods import PeriodsView
@@ -47,8 +47,7 @@ def report(lengths: dict[int, list[int]], kind: str = "summary", open_now: int =
         found = distribution(values)
         groups[PERIOD.group(cpu)] = {"irqoff": found, "total": found}
     count = sum(map(len, lengths.values()))
-    book = Book.read(count + open_now, count, {}, {RING_FULL: ring_full})
-    return Report(kind, NOON, SECOND, {REQUESTS: book}, arranged(groups, [PERIOD]), {}, OVERHEAD)
+    return samples.report(groups, None, kind, Book.read(count + open_now, count, {}, {RING_FULL: ring_full}))
 
 
 def shown(*results: Any, wanted: Wanted = PLAIN) -> list[str]:

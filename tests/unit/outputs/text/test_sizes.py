@@ -7,12 +7,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.unit.outputs.samples import HOSTILE, NOON, OVERHEAD, PLAIN, SECOND, reported, sized, written
+from tests.unit.outputs import samples
+from tests.unit.outputs.samples import HOSTILE, PLAIN, reported, written
 from wptrace.flows.size import REQUEST
 from wptrace.model.book import STATE_FULL, Book
 from wptrace.model.distribution import Distribution
-from wptrace.model.kind import REQUESTS, Group
-from wptrace.model.report import Report, Start, arranged
+from wptrace.model.kind import Group
+from wptrace.model.report import Report, Start
 from wptrace.model.tally import Tally
 from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text.sizes import SizesView, exact
@@ -29,9 +30,8 @@ def cell(sequential: Mapping[int, int], random: Mapping[int, int]) -> dict[str, 
 
 def report(cells: Mapping[Group, Mapping[str, Distribution]], kind: str = "interval", lost: int = 0) -> Report:
     count = sum(stages["total"].count for stages in cells.values())
-    sizes = sized({group: stages["total"].sum for group, stages in cells.items()})
-    books = {REQUESTS: Book.read(count + lost, count, {STATE_FULL: lost}, {})}
-    return Report(kind, NOON, SECOND, books, arranged(cells, [REQUEST]), sizes, OVERHEAD)
+    sizes = {group: stages["total"].sum for group, stages in cells.items()}
+    return samples.report(cells, sizes, kind, Book.read(count + lost, count, {STATE_FULL: lost}, {}))
 
 
 def shown(wanted: Wanted, found: object) -> list[str]:

@@ -8,24 +8,13 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from tests.unit.outputs.samples import (
-    HOSTILE,
-    MS,
-    NOON,
-    OVERHEAD,
-    SECOND,
-    Tty,
-    distribution,
-    play,
-    reported,
-    sized,
-    written,
-)
+from tests.unit.outputs import samples
+from tests.unit.outputs.samples import HOSTILE, MS, Tty, distribution, play, reported, written
 from wptrace.flows.stacks import IO
 from wptrace.model.book import STATE_FULL, UNMATCHED_END, Book
 from wptrace.model.distribution import Distribution
-from wptrace.model.kind import REQUESTS, Group
-from wptrace.model.report import Report, Start, arranged
+from wptrace.model.kind import Group
+from wptrace.model.report import Report, Start
 from wptrace.model.stack import Stack
 from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text.stacks import COUNT, TIME, FoldedOutput, StacksView
@@ -54,9 +43,9 @@ CELLS: Cells = {
 
 def report(cells: Mapping[Group, Mapping[str, Distribution]], kind: str = "summary", lost: int = 0) -> Report:
     count = sum(stages["total"].count for stages in cells.values())
-    sizes = sized({one: 4096 * stages["total"].count for one, stages in cells.items()})
-    books = {REQUESTS: Book.read(count + lost + 1, count, {STATE_FULL: lost}, {UNMATCHED_END: lost})}
-    return Report(kind, NOON, SECOND, books, arranged(cells, [IO]), sizes, OVERHEAD)
+    sizes = {one: 4096 * stages["total"].count for one, stages in cells.items()}
+    book = Book.read(count + lost + 1, count, {STATE_FULL: lost}, {UNMATCHED_END: lost})
+    return samples.report(cells, sizes, kind, book)
 
 
 def shown(wanted: Wanted, *results: object) -> list[str]:
@@ -155,13 +144,8 @@ def test_json_rows_have_their_stack() -> None:
     cells = {**CELLS, IO.group("sda", "read", OWN): cell([4 * MS])}
     (line,) = reported(report(cells), wanted=Wanted(top=2))
     first, second = line["rows"]
-    assert (first["dev"], first["op"], first["count"], first["bytes"], first["sum_ns"]) == (
-        "sda",
-        "write",
-        1,
-        4096,
-        5 * MS,
-    )
+    found = [first[name] for name in ("dev", "op", "count", "bytes", "sum_ns")]
+    assert found == ["sda", "write", 1, 4096, 5 * MS]
     assert first["stack"] == {"kernel": ["submit", "write", "entry"], "user": [], "process": ""}
     assert second["stack"] == {"kernel": ["submit", "read", "entry"], "user": ["pread", "main"], "process": "fio[7]"}
     assert first["share"] == round(5 / 12, 4)

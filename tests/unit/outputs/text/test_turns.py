@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.unit.outputs.samples import HOSTILE, MS, NOON, OVERHEAD, SECOND, Tty, distribution, reported, written
+from tests.unit.outputs import samples
+from tests.unit.outputs.samples import HOSTILE, MS, NOON, Tty, distribution, reported, written
 from wptrace.flows.cpu import CPU, KINDS, PROCESS, THREAD
 from wptrace.model.book import STATE_FULL, Book
 from wptrace.model.distribution import Distribution
-from wptrace.model.kind import REQUESTS, Task
-from wptrace.model.report import Event, InFlight, Report, Start, arranged
+from wptrace.model.kind import Task
+from wptrace.model.report import Event, InFlight, Report, Start
 from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text.output import TextOutput
 from wptrace.outputs.text.turns import TurnsView
@@ -38,10 +39,8 @@ def cell(waits: Iterable[int], runs: Iterable[int], off: Iterable[int] = ()) -> 
 def report(
     cells: Mapping[Any, dict[str, Distribution]], kind: str = "interval", lost: int = 0, by: str = CPU
 ) -> Report:
-    turn = KINDS[by][0]
-    groups = {turn.group(row): stages for row, stages in cells.items()}
-    book = Book.read(12 + lost, 10, {STATE_FULL: lost}, {})
-    return Report(kind, NOON, SECOND, {REQUESTS: book}, arranged(groups, [turn]), {}, OVERHEAD)
+    groups = {KINDS[by][0].group(row): stages for row, stages in cells.items()}
+    return samples.report(groups, None, kind, Book.read(12 + lost, 10, {STATE_FULL: lost}, {}))
 
 
 def wait(total: int = 5 * MS, comm: str = "fio", instead: tuple[str, int] | None = ("dd", 7), sleep: int = MS) -> Event:
