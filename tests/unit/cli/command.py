@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
+PIPE = subprocess.PIPE
 # Much longer than anything takes, unless it hangs.
 TIMEOUT = 120
 
@@ -26,12 +27,15 @@ def environment(**variables: str) -> dict[str, str]:
     return {**kept, "LC_ALL": "C.UTF-8", "TZ": "UTC", **variables}
 
 
-def run(command: list[str], *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(
+    command: list[str], *arguments: str, stdout: Any = PIPE, stderr: Any = PIPE, **variables: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*command, *arguments],
         cwd=ROOT,
         env=environment(**variables),
-        capture_output=True,
+        stdout=stdout,
+        stderr=stderr,
         text=True,
         timeout=TIMEOUT,
         check=False,
@@ -41,6 +45,21 @@ def run(command: list[str], *arguments: str, **variables: str) -> subprocess.Com
 def popen(command: list[str], *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
     options.setdefault("env", environment())
     return subprocess.Popen([*command, *arguments], cwd=ROOT, **options)
+
+
+def begun(*arguments: str, **options: Any) -> tuple[subprocess.Popen[bytes], bytes]:
+    """Start a trace of the made-up flow, and return it with the first line that it wrote."""
+    process = popen(FAKE, *arguments, stdout=PIPE, stderr=PIPE, **options)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line
+    return process, line
+
+
+def ended(process: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:
+    """Return the exit code, and what it wrote to both streams."""
+    written, errors = process.communicate(timeout=TIMEOUT)
+    return process.returncode, written, errors
 
 
 def sentence(stderr: str) -> str:

@@ -5,14 +5,11 @@ from __future__ import annotations
 
 import signal
 import socket
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.command import FAKE, TIMEOUT, WPTRACE, environment, popen, run, sentence
-
-PIPE = subprocess.PIPE
+from tests.unit.cli.command import FAKE, PIPE, TIMEOUT, WPTRACE, ended, environment, popen, run, sentence
 
 
 @pytest.fixture
@@ -72,7 +69,7 @@ def test_a_signal_ends_it_with_a_summary(file: Path, tmp_path: Path, number: int
         heard = b""
         while heard != b"STOPPING=1":
             heard = systemd.recv(1000)
-        out, errors = process.communicate(timeout=TIMEOUT)
-    assert (process.returncode, errors) == (0, b"wptrace: tracing io\n")
+        code, out, errors = ended(process)
+    assert (code, errors) == (0, b"wptrace: tracing io\n")
     assert b"Summary" in out
     assert b"verdict: device takes " in out

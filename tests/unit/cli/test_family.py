@@ -4,37 +4,17 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
-from tests.unit.cli.command import WPTRACE, run, sentence
+from tests.unit.cli.conftest import Handed
 from wptrace.cli.main import main
 from wptrace.errors import NotPermittedError, UsageError
 from wptrace.outputs.ndjson import NdjsonOutput
 from wptrace.outputs.text.output import TextOutput
 from wptrace.outputs.text.sizes import SizesView
 from wptrace.outputs.text.stacks import FoldedOutput, StacksView
-
-
-@pytest.mark.parametrize(
-    "words", [["size"], ["stacks"], ["cpu"], ["progs"], ["size", "--dry-run"], ["stacks", "--dry-run"]]
-)
-def test_without_privileges_nothing_is_traced(words: list[str]) -> None:
-    found = run(WPTRACE, *words)
-    assert found.returncode == 3
-    assert found.stdout == ""
-    assert sentence(found.stderr) == "tracing needs CAP_BPF and CAP_PERFMON, which are missing"
-
-
-@pytest.fixture
-def traced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """Record what commands pass to the runner."""
-    found: list[tuple[Any, ...]] = []
-    monkeypatch.setattr("wptrace.engine.run.run", lambda *arguments: found.append(arguments))
-    monkeypatch.setattr("wptrace.kernel.privileges.require_tracing", lambda: None)
-    monkeypatch.setattr("wptrace.engine.devices.extents", lambda wanted, hidden: [])
-    return found
 
 
 @pytest.mark.parametrize(
@@ -49,10 +29,9 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_a_good_one_is_handed_to_the_runner(
-    words: list[str], kinds: tuple[type, type | None], traced: list[tuple[Any, ...]]
+    words: list[str], kinds: tuple[type, type | None], handed: Callable[..., Handed]
 ) -> None:
-    assert main([*words, "-o", os.devnull, "0.5", "3", "--stats"]) == 0
-    ((((flow, output),), run_options),) = traced
+    flow, output, run_options = handed(*words, "-o", os.devnull, "0.5", "3", "--stats")
     assert flow.name == words[0]
     assert type(output) is kinds[0]
     assert kinds[1] is None or type(vars(output)["_view"]) is kinds[1]
@@ -62,11 +41,11 @@ def test_a_good_one_is_handed_to_the_runner(
 @pytest.mark.parametrize(
     ("words", "top"), [([], 10), (["--top", "3"], 3), (["--top", "0"], 0), (["-j"], 0), (["-j", "--top", "5"], 5)]
 )
-def test_json_has_all_stacks_and_text_the_first_ten(words: list[str], top: int, traced: list[tuple[Any, ...]]) -> None:
-    assert main(["stacks", "-o", os.devnull, "-p", str(os.getpid()), "--min", "2ms", "--user", *words]) == 0
-    ((((flow, output),), _),) = traced
+def test_json_has_all_stacks_and_text_the_first_ten(words: list[str], top: int, handed: Callable[..., Handed]) -> None:
+    pid = os.getpid()
+    flow, output, _ = handed("stacks", "-o", os.devnull, "-p", str(pid), "--min", "2ms", "--user", *words)
     assert (output._wanted if "-j" in words else output._view.wanted).top == top
-    assert (flow._options.min_ns, flow._options.wanted["pid"], flow._options.user) == (2_000_000, os.getpid(), True)
+    assert (flow._options.min_ns, flow._options.wanted["pid"], flow._options.user) == (2_000_000, pid, True)
 
 
 @pytest.mark.parametrize("watched", ["1ms", "2h", "x"])
@@ -82,7 +61,7 @@ def test_doctor_watches_where_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("command", ["net", "mem"])
-def test_a_short_name_has_definitions_of_its_own(command: str, traced: list[tuple[Any, ...]]) -> None:
+def test_a_short_name_has_definitions_of_its_own(command: str) -> None:
     with pytest.raises(UsageError, match="invalid choice: 'block'"):
         main([command, "--what", "block"])
     with pytest.raises(UsageError, match="--total makes one row"):

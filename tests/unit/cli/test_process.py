@@ -7,51 +7,44 @@ import json
 import os
 import pty
 import signal
-import subprocess
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 import pytest
 
-from tests.unit.cli.command import FAKE, TIMEOUT, WPTRACE, environment, popen, run, sentence
-
-PIPE = subprocess.PIPE
+from tests.unit.cli.command import FAKE, PIPE, TIMEOUT, WPTRACE, begun, ended, popen, run, sentence
 
 
-def closed_pipe() -> int:
-    """Return the write end of a pipe without a reader."""
+@pytest.fixture
+def closed_pipe() -> Iterator[int]:
+    """The write end of a pipe without a reader."""
     read, write = os.pipe()
     os.close(read)
-    return write
+    yield write
+    os.close(write)
 
 
 @pytest.mark.parametrize("words", [["doctor"], ["doctor", "--json"], ["--help"], ["--version"], ["io", "--help"]])
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_closed_pipe_ends_quietly(words: list[str], unbuffered: str) -> None:
-    write = closed_pipe()
-    process = popen(WPTRACE, *words, stdout=write, stderr=PIPE, env=environment(PYTHONUNBUFFERED=unbuffered))
-    os.close(write)
-    _, errors = process.communicate(timeout=TIMEOUT)
-    assert (process.returncode, errors) == (0, b"")
+def test_a_closed_pipe_ends_quietly(words: list[str], unbuffered: str, closed_pipe: int) -> None:
+    found = run(WPTRACE, *words, stdout=closed_pipe, PYTHONUNBUFFERED=unbuffered)
+    assert (found.returncode, found.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("words", [["io"], ["io", "0.05"], ["io", "--json"], ["io", "0.05", "--json", "--each"]])
-def test_a_trace_into_a_closed_pipe_ends_quietly(words: list[str]) -> None:
-    write = closed_pipe()
-    process = popen(FAKE, *words, stdout=write, stderr=PIPE)
-    os.close(write)
-    _, errors = process.communicate(timeout=TIMEOUT)
-    assert (process.returncode, errors) == (0, b"")
+def test_a_trace_into_a_closed_pipe_ends_quietly(words: list[str], closed_pipe: int) -> None:
+    found = run(FAKE, *words, stdout=closed_pipe)
+    assert (found.returncode, found.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("words", [["io", "1000h"], ["io", "--json"]])
 def test_a_trace_ends_when_its_reader_leaves(words: list[str]) -> None:
     """`wptrace io --json | head -n 1` ends, also if there is nothing more to write for a long time."""
-    process = popen(FAKE, *words, stdout=PIPE, stderr=PIPE)
+    process, _ = begun(*words)
     assert process.stdout is not None
     assert process.stderr is not None
-    assert process.stdout.readline()
     process.stdout.close()
     assert process.wait(TIMEOUT) == 0
     assert process.stderr.read() == b""
@@ -61,17 +54,9 @@ def test_a_trace_ends_when_its_reader_leaves(words: list[str]) -> None:
 @pytest.mark.parametrize("command", [[*WPTRACE, "doctor"], [*FAKE, "io", "0.05", "2"]])
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_descriptors_are_no_reason_to_fail(command: list[str], closed: str) -> None:
-    script = f'exec "$@" {closed}'
-    found = subprocess.run(
-        ["sh", "-c", script, "sh", *command],
-        cwd=Path(__file__).parents[3],
-        env=environment(),
-        capture_output=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
+    found = run(["sh", "-c", f'exec "$@" {closed}', "sh", *command])
     assert found.returncode == (3 if command[-1] == "doctor" else 0)
-    assert found.stderr == b""
+    assert found.stderr == ""
     assert bool(found.stdout) is (">&-" not in closed.replace("2>&-", ""))
 
 
@@ -80,19 +65,17 @@ def test_closed_descriptors_are_no_reason_to_fail(command: list[str], closed: st
 def test_a_full_disk_is_reported_in_one_sentence(words: list[str], to_a_file: bool) -> None:
     with Path("/dev/full").open("w") as full:
         more = ["-o", "/dev/full"] if to_a_file else []
-        process = popen(FAKE, *words, *more, stdout=PIPE if to_a_file else full, stderr=PIPE)
-        _, errors = process.communicate(timeout=TIMEOUT)
-    assert process.returncode == 1
-    assert sentence(errors.decode()) == "the output cannot be written: No space left on device"
+        found = run(FAKE, *words, *more, stdout=PIPE if to_a_file else full)
+    assert found.returncode == 1
+    assert sentence(found.stderr) == "the output cannot be written: No space left on device"
 
 
 @pytest.mark.parametrize("words", [["doctor"], ["--help"]])
 def test_every_command_tells_of_a_full_disk(words: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
-        process = popen(WPTRACE, *words, stdout=full, stderr=PIPE)
-        _, errors = process.communicate(timeout=TIMEOUT)
-    assert process.returncode == 1
-    assert sentence(errors.decode()) == "the output cannot be written: No space left on device"
+        found = run(WPTRACE, *words, stdout=full)
+    assert found.returncode == 1
+    assert sentence(found.stderr) == "the output cannot be written: No space left on device"
 
 
 def test_results_go_into_a_file(tmp_path: Path) -> None:
@@ -109,10 +92,9 @@ def test_a_capture_and_the_results_go_into_two_files(tmp_path: Path, output: str
     path.write_text("kept\n")
     with path.open("a") as file:
         more = ["-o", str(path)] if output == "-o" else []
-        process = popen(FAKE, "io", "--each", "--capture", str(path), *more, stdout=file, stderr=PIPE)
-        _, errors = process.communicate(timeout=TIMEOUT)
-    assert process.returncode == 2
-    assert "are the same file" in sentence(errors.decode())
+        found = run(FAKE, "io", "--each", "--capture", str(path), *more, stdout=file)
+    assert found.returncode == 2
+    assert "are the same file" in sentence(found.stderr)
     assert path.read_text() == "kept\n"
 
 
@@ -122,8 +104,7 @@ def test_a_file_may_be_a_pipe_whose_reader_leaves(tmp_path: Path) -> None:
     process = popen(FAKE, "io", "0.05", "--json", "-o", str(path), stdout=PIPE, stderr=PIPE)
     with path.open() as reader:
         assert json.loads(reader.readline())["kind"] == "start"
-    written, errors = process.communicate(timeout=TIMEOUT)
-    assert (process.returncode, written, errors) == (0, b"", b"")
+    assert ended(process) == (0, b"", b"")
 
 
 def test_hostile_names_go_into_a_file_escaped(tmp_path: Path) -> None:
@@ -144,12 +125,10 @@ def test_every_encoding_of_a_terminal_will_do(encoding: str) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("words", [["io"], ["io", "1000h", "--json"]])
 def test_a_signal_ends_with_the_summary(number: signal.Signals, words: list[str]) -> None:
-    process = popen(FAKE, *words, stdout=PIPE, stderr=PIPE)
-    assert process.stdout is not None
-    assert process.stdout.readline()
+    process, _ = begun(*words)
     process.send_signal(number)
-    written, errors = process.communicate(timeout=TIMEOUT)
-    assert (process.returncode, errors) == (0, b"")
+    code, written, errors = ended(process)
+    assert (code, errors) == (0, b"")
     assert b'"kind":"summary"' in written if "--json" in words else b"\nSummary\n" in written
 
 
@@ -195,21 +174,16 @@ def test_nobody_may_hear_of_an_error(words: list[str]) -> None:
     codes = []
     for name in ("/dev/full", "/dev/null"):
         with Path(name).open("w") as errors:
-            process = popen(WPTRACE, *words, stdout=PIPE, stderr=errors)
-            process.communicate(timeout=TIMEOUT)
-        codes.append(process.returncode)
+            codes.append(run(WPTRACE, *words, stderr=errors).returncode)
     assert codes[0] == codes[1] in (2, 3)
 
 
 def test_the_process_has_the_name_by_which_it_is_signalled() -> None:
     """`pkill -USR1 -x wptrace` is documented, and matches the name without the command line."""
-    process = popen(FAKE, "io", stdout=PIPE, stderr=PIPE)
-    assert process.stdout is not None
-    assert process.stdout.readline()
+    process, _ = begun("io")
     assert Path(f"/proc/{process.pid}/comm").read_text() == "wptrace\n"
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=TIMEOUT)
-    assert process.returncode == 0
+    assert ended(process)[0] == 0
 
 
 def test_an_interrupt_before_the_trace_is_130() -> None:
@@ -257,9 +231,9 @@ def test_a_terminal_gets_a_live_screen_and_json_does_not(live: bool) -> None:
         got: list[bytes] = []
         reader = threading.Thread(target=lambda: got.append(all_of(screen)))
         reader.start()
-        _, errors = process.communicate(timeout=TIMEOUT)
+        code, _, errors = ended(process)
         reader.join(TIMEOUT)
-    assert (process.returncode, errors) == (0, b"")
+    assert (code, errors) == (0, b"")
     (written,) = got
     assert (b"\x1b[" in written) is live
     assert (b"Summary" in written) is live

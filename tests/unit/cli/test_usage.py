@@ -5,31 +5,30 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import io
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.unit.cli.command import ROOT, WPTRACE, run, sentence
+from tests.unit.cli.conftest import Handed
 from wptrace import __version__
 from wptrace.cli import options as common
 from wptrace.cli.main import command_names, main
-from wptrace.engine.flow import Flow
 from wptrace.engine.run import RunOptions
 from wptrace.errors import NotPermittedError, UsageError, WptraceError
 from wptrace.flows.io import calls
 from wptrace.flows.io.block import BlockFlow
 from wptrace.flows.io.path import PathFlow
 from wptrace.flows.io.request import RequestFlow
-from wptrace.kernel import blockdev
-from wptrace.model.report import Output
+from wptrace.outputs.text.words import printable
 
-Handed = tuple[list[tuple[Flow, Output]], RunOptions]
 FILE = str(ROOT / "pyproject.toml")
 NO_DEVICE = "there is no block device "
+NO_BUDGET = "--budget takes a percentage above 0"
 BAD = [
     (["io", "ms"], "write a number and its unit as one word: 5ms"),
     (["io", "ls"], "only an interval and a count may stand here; a command goes after --"),
@@ -71,10 +70,7 @@ BAD = [
     (["io", "-d", "\udcff"], rf"{NO_DEVICE}\xff"),
     (["io", "--by", "unit"], "--by unit needs --unit: it says what a unit of work is"),
     (["io", "--unit", "mariadb"], "--unit needs --by unit: it says what a unit of work is"),
-    (
-        ["io", "--by", "statement", "--program", "/bin/sh"],
-        "--program needs --unit: it is the program of its definition",
-    ),
+    (["io", "--by", "statement", "--program", "/bin/sh"], "--program needs --unit: it is the program of its "),
     (["io", "--by", "comm", "--statement-text", "off"], "--statement-text needs --by statement or unit"),
     (["io", "--level", "block", "--unit", "mariadb"], "--unit needs --level path or request"),
     (["io", "--by", "unit", "--unit", "maria"], "there is no unit 'maria'; did you mean mariadb?"),
@@ -109,27 +105,14 @@ BAD = [
     (["io", "--level", "block", "--pid", "1", "--children"], "--children needs --level path"),
     (["io", "--neighbours", "--by", "device"], "--neighbours shows who had a device, and --by device names no owner"),
     (["io", "--level", "block", "--neighbours"], "--neighbours needs --level path"),
-    (["io", "--level", "block", "--segments", "--each"], "--segments needs --level path"),
+    (["io", "--level", "block", "--segments", "--each"], "--segments needs --level path: the block layer"),
     (["io", "--segments"], "--segments shows parts of events: it needs --slow, --each or --sample"),
     (["io", "--by", "comm", "--top", "x"], "--top takes a whole number, not 'x'"),
     (["io", "--level", "block", "--by", "comm"], "--by needs --level path or request"),
-    (["io", "--level", "block", "--segments", "--each"], "--segments needs --level path: the block layer"),
-    (
-        ["io", "--level", "request", "--file", "/"],
-        "--file needs --level path: only an operation says",
-    ),
-    (
-        ["io", "--level", "request", "--dir", "/"],
-        "--dir needs --level path: only an operation says",
-    ),
-    (
-        ["io", "--level", "request", "--segments", "--each"],
-        "--segments needs --level path: only an operation",
-    ),
-    (
-        ["io", "--level", "request", "--times", "own"],
-        "--times needs --level block: the whole path",
-    ),
+    (["io", "--level", "request", "--file", "/"], "--file needs --level path: only an operation says"),
+    (["io", "--level", "request", "--dir", "/"], "--dir needs --level path: only an operation says"),
+    (["io", "--level", "request", "--segments", "--each"], "--segments needs --level path: only an operation"),
+    (["io", "--level", "request", "--times", "own"], "--times needs --level block: the whole path"),
     (["io", "--level", "request", "--children"], "--children needs --pid"),
     (["io", "--level", "block", "--waits", "1ms"], "--waits needs --level path"),
     (["io", "--waits", "5"], "the duration '5' has no unit"),
@@ -145,13 +128,10 @@ BAD = [
     (["io", "--level", "block", "--interference"], "--interference needs --level path"),
     (["io", "--level", "block", "--times", "kernel", "--pid", "1"], "--pid needs wptrace's own times"),
     *(
-        (
-            ["io", "--budget", text],
-            f"--budget takes a percentage above 0 and up to 100 such as 5% or 0.5%, not {text!r}",
-        )
+        (["io", "--budget", text], f"{NO_BUDGET} and up to 100 such as 5% or 0.5%, not {text!r}")
         for text in ("", "0", "0%", "0.0%", "101%", "5%%", "five", "5 %", ".5%", "5.%", "1e1", "9" * 5000, "٣%")
     ),
-    (["io", "--budget", "-5%"], "--budget takes a percentage above 0"),
+    (["io", "--budget", "-5%"], NO_BUDGET),
     (["io", "--ring-size", "abc"], "'abc' is not a size such as 64K or 1M"),
     (["io", "--ring-size", ""], "'' is not a size such as 64K or 1M"),
     (["io", "--ring-size", "K"], "'K' is not a size such as 64K or 1M"),
@@ -223,8 +203,6 @@ def test_a_bad_command_line_is_a_usage_error(
     with pytest.raises(UsageError) as caught:
         main(words)
     assert caught.value.exit_code == 2
-    from wptrace.outputs.text.words import printable
-
     assert message in printable(caught.value.message)
     assert capsys.readouterr() == ("", "")
 
@@ -238,7 +216,16 @@ def test_a_bad_command_line_is_reported_in_one_sentence(words: list[str]) -> Non
     assert any(message in said for given, message in BAD if given == words)
 
 
-@pytest.mark.parametrize("words", [["io"], ["io", "--dry-run"], ["io", "1", "--json", "-o", "/nonexistent/file"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        *([name, *more] for name in ("io", "size", "stacks") for more in ([], ["--dry-run"])),
+        ["io", "1", "--json", "-o", "/nonexistent/file"],
+        ["cpu"],
+        ["progs"],
+    ],
+    ids=name,
+)
 def test_without_privileges_nothing_is_traced(words: list[str]) -> None:
     found = run(WPTRACE, *words)
     assert found.returncode == 3
@@ -255,11 +242,10 @@ def test_without_privileges_doctor_says_so_and_what_it_can() -> None:
     assert "\n\nnothing can be tried without privileges: run it as root\n\nsystem\n" in found.stdout
 
 
-def test_an_output_that_cannot_be_written_is_left_alone_without_privileges(tmp_path: object) -> None:
-    path = f"{tmp_path}/results"
-    assert run(WPTRACE, "io", "-o", path).returncode == 3
-    with pytest.raises(FileNotFoundError):
-        open(path).close()  # noqa: PTH123
+def test_an_output_that_cannot_be_written_is_left_alone_without_privileges(tmp_path: Path) -> None:
+    path = tmp_path / "results"
+    assert run(WPTRACE, "io", "-o", str(path)).returncode == 3
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(
@@ -322,12 +308,9 @@ def test_ring_sizes() -> None:
     ids=name,
 )
 def test_what_is_reported_one_by_one(
-    words: list[str], slow_ns: int | None, sample: int, limit: int, flows: list[Handed]
+    words: list[str], slow_ns: int | None, sample: int, limit: int, handed: Callable[..., Handed]
 ) -> None:
-    assert main(["io", *words, "--ring-size", "64K"]) == 0
-    ((((flow, _),), _),) = flows
-    assert isinstance(flow, PathFlow)
-    options = flow._options
+    options = handed("io", *words, "--ring-size", "64K").flow._options
     assert (options.slow_ns, options.sample, options.limit) == (slow_ns, sample, limit)
     assert options.emits_records is (slow_ns is not None or sample > 0)
     assert options.ring_bytes == 1 << 16
@@ -346,24 +329,18 @@ def test_what_is_reported_one_by_one(
     ids=name,
 )
 def test_who_wants_all_has_a_larger_ring(
-    words: list[str], ring_bytes: int, flows: list[Handed], tmp_path: Path
+    words: list[str], ring_bytes: int, handed: Callable[..., Handed], tmp_path: Path
 ) -> None:
     file = [str(tmp_path / "trace.wpt")] if words[-1] == "--capture" else []
-    assert main(["io", *words, *file]) == 0
-    ((((flow, _),), _),) = flows
-    assert isinstance(flow, PathFlow)
-    assert flow._options.ring_bytes == ring_bytes
+    assert handed("io", *words, *file).flow._options.ring_bytes == ring_bytes
 
 
-def test_what_is_handed_to_the_runner(flows: list[Handed]) -> None:
-    assert main(["io", "--stuck", "1.5s", "2", "3", "--stats"]) == 0
-    ((((flow, _),), run_options),) = flows
+def test_what_is_handed_to_the_runner(handed: Callable[..., Handed]) -> None:
+    flow, _, run_options = handed("io", "--stuck", "1.5s", "2", "3", "--stats")
     assert run_options == RunOptions(2.0, 3, True, run_options.watch_fd, 1_500_000_000)
     assert isinstance(flow, PathFlow)
     assert flow._options.ring_bytes == 4 << 20
-    flows.clear()
-    assert main(["io", "--level", "block", "--slow", "1ms", "--pid", str(os.getpid())]) == 0
-    ((((flow, _),), run_options),) = flows
+    flow, _, run_options = handed("io", "--level", "block", "--slow", "1ms", "--pid", str(os.getpid()))
     assert isinstance(flow, BlockFlow)
     assert run_options.stuck_ns is None
     assert flow.level == "block"
@@ -372,13 +349,12 @@ def test_what_is_handed_to_the_runner(flows: list[Handed]) -> None:
 @pytest.mark.parametrize("level", ["request", "path", "block", ""])
 @pytest.mark.parametrize("share", [0.03, 0.3])
 def test_the_level_where_every_system_call_pays(
-    level: str, share: float, flows: list[Handed], monkeypatch: pytest.MonkeyPatch
+    level: str, share: float, handed: Callable[..., Handed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     price = calls.Price(share * 1e6, share)
     monkeypatch.setattr(calls, "price", lambda: price)
     monkeypatch.setattr(calls, "are_all_that_is_left", lambda: True)
-    assert main(["io", *(["--level", level] if level else [])]) == 0
-    ((((flow, _),), _),) = flows
+    flow = handed("io", *(["--level", level] if level else [])).flow
     # More than 50,000 a second are many.
     assert flow.level == (level or ("request" if share > 0.05 else "path"))
     if isinstance(flow, RequestFlow):
@@ -389,47 +365,30 @@ def test_the_level_where_every_system_call_pays(
 
 @pytest.mark.parametrize("words", [["--file", "FILE"], ["--segments", "--each"]], ids=name)
 def test_what_needs_operations_has_them_whatever_they_cost(
-    words: list[str], flows: list[Handed], monkeypatch: pytest.MonkeyPatch
+    words: list[str], handed: Callable[..., Handed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calls, "price", lambda: calls.Price(1e6, 0.5))
     monkeypatch.setattr(calls, "are_all_that_is_left", lambda: True)
-    assert main(["io", *(__file__ if word == "FILE" else word for word in words)]) == 0
-    ((((flow, _),), _),) = flows
-    assert flow.level == "path"
+    assert handed("io", *(__file__ if word == "FILE" else word for word in words)).flow.level == "path"
 
 
 def test_a_level_is_chosen_also_where_calls_cannot_be_counted(
-    flows: list[Handed], monkeypatch: pytest.MonkeyPatch
+    handed: Callable[..., Handed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused() -> calls.Price:
         raise WptraceError("the kernel does not permit it")
 
     monkeypatch.setattr(calls, "price", refused)
     monkeypatch.setattr(calls, "are_all_that_is_left", lambda: True)
-    assert main(["io"]) == 0
-    ((((flow, _),), _),) = flows
-    assert flow.level == "path"
+    assert handed("io").flow.level == "path"
 
 
 @pytest.mark.parametrize(
     ("text", "share"), [("5%", 0.05), ("5", 0.05), ("0.5%", 0.005), ("100%", 1.0), ("0.01%", 0.0001)], ids=name
 )
-def test_a_budget_is_a_share(text: str, share: float, flows: list[Handed]) -> None:
+def test_a_budget_is_a_share(text: str, share: float, handed: Callable[..., Handed]) -> None:
     for level in ("path", "block"):
-        assert main(["io", "--level", level, "--budget", text]) == 0
-        assert flows.pop()[1].limit == pytest.approx(share)
-
-
-@pytest.fixture
-def flows(monkeypatch: pytest.MonkeyPatch) -> list[Handed]:
-    """The arguments of the runner, which traces nothing."""
-    monkeypatch.setattr(blockdev, "disks", list)
-    monkeypatch.setattr("wptrace.kernel.privileges.require_tracing", lambda: None)
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
-    monkeypatch.setattr(sys.stdout, "fileno", lambda: 1, raising=False)
-    called: list[Handed] = []
-    monkeypatch.setattr("wptrace.engine.run.run", lambda pairs, run_options: called.append((pairs, run_options)))
-    return called
+        assert handed("io", "--level", level, "--budget", text).options.limit == pytest.approx(share)
 
 
 def test_every_error_has_an_exit_code_of_the_documented_ones() -> None:
@@ -451,11 +410,9 @@ def test_every_error_has_an_exit_code_of_the_documented_ones() -> None:
     ],
 )
 def test_a_screen_says_who_is_there(
-    flows: list[Handed], monkeypatch: pytest.MonkeyPatch, words: list[str], terminal: bool, by: str
+    handed: Callable[..., Handed], monkeypatch: pytest.MonkeyPatch, words: list[str], terminal: bool, by: str
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
-    assert main(["io", *words]) == 0
-    ((((flow, _),), run_options),) = flows
-    assert isinstance(flow, PathFlow)
+    flow, _, run_options = handed("io", *words)
     assert flow._options.by == by
     assert run_options.live is bool(by)

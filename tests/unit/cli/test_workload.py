@@ -6,16 +6,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.command import FAKE, TIMEOUT, popen, run, sentence
+from tests.unit.cli.command import FAKE, TIMEOUT, begun, ended, run, sentence
 from wptrace.engine.workload import Workload
-
-PIPE = subprocess.PIPE
-
 
 ENDS = [("true", 0), ("exit 7", 7), ("kill -KILL $$", 137), ("kill -PIPE $$", 141)]
 
@@ -68,33 +64,29 @@ def test_a_file_that_is_no_program(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_what_ends_the_trace_ends_the_command(number: int) -> None:
-    process = popen(FAKE, "io", "--", "sh", "-c", "echo; exec sleep 1000", stdout=PIPE, stderr=PIPE)
-    assert process.stdout is not None
-    assert process.stdout.readline()
+    process, _ = begun("io", "--", "sh", "-c", "echo; exec sleep 1000")
     process.send_signal(number)
-    _, errors = process.communicate(timeout=TIMEOUT)
-    assert process.returncode == 128 + number
+    code, _, errors = ended(process)
+    assert code == 128 + number
     assert b"Summary" in errors
 
 
 def test_the_terminals_interrupt_is_the_commands_to_answer() -> None:
     """Both get the signal, and what the command does after it is still traced."""
     script = "trap 'echo interrupted; exit 3' INT; echo; while :; do sleep 0.01; done"
-    process = popen(FAKE, "io", "--", "sh", "-c", script, stdout=PIPE, stderr=PIPE, start_new_session=True)
-    assert process.stdout is not None
-    assert process.stdout.readline()
+    process, _ = begun("io", "--", "sh", "-c", script, start_new_session=True)
     os.killpg(process.pid, signal.SIGINT)
-    out, errors = process.communicate(timeout=TIMEOUT)
-    assert (process.returncode, out) == (3, b"interrupted\n")
+    code, out, errors = ended(process)
+    assert (code, out) == (3, b"interrupted\n")
     assert b"Summary" in errors
 
 
 def test_a_command_that_does_not_end_is_left() -> None:
     script = "trap '' TERM; echo $$; while :; do sleep 0.01; done"
-    process = popen(FAKE, "io", "--", "sh", "-c", script, stdout=PIPE, stderr=PIPE)
+    process, line = begun("io", "--", "sh", "-c", script)
     assert process.stdout is not None
     assert process.stderr is not None
-    pid = int(process.stdout.readline())
+    pid = int(line)
     try:
         process.send_signal(signal.SIGTERM)
         assert process.wait(TIMEOUT) == 1

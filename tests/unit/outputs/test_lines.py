@@ -6,12 +6,11 @@ from __future__ import annotations
 import csv
 import io
 import os
-import subprocess
 from typing import Any
 
 import pytest
 
-from tests.unit.cli.command import FAKE, TIMEOUT, popen, run
+from tests.unit.cli.command import FAKE, begun, ended, run
 from tests.unit.outputs import path, samples
 from tests.unit.outputs.samples import HOSTILE, MS, NOON, play
 from wptrace.cli.main import main
@@ -196,12 +195,11 @@ def test_sampled_ones_alone_where_they_are_asked_for() -> None:
 
 
 def test_a_pipe_that_nobody_reads_ends_it_well() -> None:
-    process = popen(FAKE, "io", "--line", "0.05", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process, _ = begun("io", "--line", "0.05")
     assert process.stdout is not None
-    process.stdout.readline()
     process.stdout.close()
     process.stdout = None
-    _, said = process.communicate(timeout=TIMEOUT)
-    assert process.returncode == 0
+    code, _, said = ended(process)
+    assert code == 0
     assert b"Summary" in said
     assert b"Traceback" not in said
