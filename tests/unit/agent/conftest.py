@@ -19,6 +19,20 @@ def session(clock: Time) -> Session:
     return made
 
 
+@pytest.fixture
+def fake(session: Session) -> Fake:
+    """The flow of the session."""
+    (trace,) = session.traces
+    assert isinstance(trace.flow, Fake)
+    return trace.flow
+
+
+@pytest.fixture
+def said() -> list[str]:
+    """What is said to the journal."""
+    return []
+
+
 def play(session: Session, clock: Time, seconds: float) -> None:
     """Run the session until this many seconds after its start."""
     while clock.now < 1000.0 + seconds:

@@ -48,9 +48,8 @@ def snapshot(
     cells: Mapping[Any, Mapping[str, Distribution]], at_s: float = 0, counters: Any = None, book: Book | None = None
 ) -> Snapshot:
     books = {REQUESTS: book or Book()}
-    return Snapshot(
-        int(at_s * SECOND), books, {group: dict(of) for group, of in cells.items()}, counters or {}, OVERHEAD
-    )
+    rows = {group: dict(of) for group, of in cells.items()}
+    return Snapshot(int(at_s * SECOND), books, rows, counters or {}, OVERHEAD)
 
 
 EMPTY = snapshot({})
@@ -63,12 +62,8 @@ def of(text: str, *flows: Flow) -> Condition:
 def test_a_condition_has_parts() -> None:
     found = of(" io.read.total.p99  > 50ms for 30s ")
     assert (found.flow, found.kind, found.operation, found.what) == (0, REQUEST, "read", "total")
-    assert (found.text, found.statistic, found.limit, found.for_s) == (
-        "io.read.total.p99 > 50ms for 30s",
-        "p99",
-        50 * MS,
-        30,
-    )
+    assert found.text == "io.read.total.p99 > 50ms for 30s"
+    assert (found.statistic, found.limit, found.for_s) == ("p99", 50 * MS, 30)
     assert found.holds(51 * MS)
     assert not found.holds(50 * MS)
 

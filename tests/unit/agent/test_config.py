@@ -19,9 +19,12 @@ from wptrace.flows.io.block import REQUEST
 from wptrace.flows.io.parts.owners import KINDS as OWNED
 from wptrace.model.kind import Kind
 
+SLOW = "[trigger.slow]\nwhen = 'io.read.total.p99 > 1s'\n"
+
 
 class Named(Flow):
     kinds: tuple[Kind, ...] = (REQUEST,)
+    verdict_kinds = (REQUEST,)
     hooks = ()
 
     def __init__(self, name: str, settings: Settings) -> None:
@@ -70,10 +73,7 @@ def test_optional_tables_are_printed_as_comments_that_can_be_used() -> None:
         ("[agent]\nbudget = '0%'", 'line 2, column 11: budget must be a percentage above 0 and up to 100 such as "5%"'),
         ("[agent]\nbudget = 1", 'line 2, column 10: budget must be a string in quotes, such as "1%"'),
         ("agent = 1", "line 1, column 9: agent must be a table: [agent]"),
-        (
-            "[prometheus]\nowners = 'pid'",
-            "line 2, column 11: owners must be one of unit, namespace, pod, container, not",
-        ),
+        ("[prometheus]\nowners = 'pid'", "line 2, column 11: owners must be one of unit, namespace, pod, "),
         ("[prometheus]\nowners = 'pod'", "line 2, column 11: owners needs rows by cgroup"),
         ("[otlp]\nowners = 'pod'", "line 2, column 11: owners needs rows by cgroup"),
         ("[otlp]\nendpoint = 'grpc://a:4317'", "line 2, column 13: endpoint must be a URL such as"),
@@ -84,10 +84,7 @@ def test_optional_tables_are_printed_as_comments_that_can_be_used() -> None:
         ("always = 'io'", "line 1, column 11: always must be a table of tables: [always.io]"),
         ("[always]", "line 1, column 1: [always] names nothing to trace: [always.io]"),
         ("[always]\nio = 1", "line 2, column 6: io must be a table of options: [always.io]"),
-        (
-            "[always.io]\ndev = {}",
-            "line 2, column 7: dev must be a string, a number, true or false, or a list of these",
-        ),
+        ("[always.io]\ndev = {}", "line 2, column 7: dev must be a string, a number, true or false, or a list of "),
         ("[always.io]\ndev = ['a', []]", "line 2, column 13: dev must be a string, a number, true or false, or a list"),
         (f"[always.io]\ndev = [{'1,' * 250}1,\n1,1,1,1,1,1]", "line 2, column 7: dev has 257 values; the maximum"),
         ("trigger = 1", "line 1, column 11: trigger must be a table of tables: [trigger.slow]"),
@@ -95,30 +92,12 @@ def test_optional_tables_are_printed_as_comments_that_can_be_used() -> None:
         ("[trigger.x]\n", "line 1, column 1: [trigger.x] lacks when: what has to hold, in windows of 1 s"),
         ("[trigger.hand]\n", "line 1, column 1: hand is what a dump by SIGUSR2 is called: name the trigger otherwise"),
         ("[trigger.x]\nwhen = 'io.total.p99 > 5'", "line 2, column 9: the duration '5' has no unit"),
-        (
-            "[trigger.x]\nwhen = 'io.total.p99 > 5s'\ndaily = 0",
-            "line 3, column 9: daily must be a number from 1 to 1,000",
-        ),
-        (
-            "[trigger.x]\nwhen = 'io.total.p99 > 5s'\ndaily = true",
-            "line 3, column 9: daily must be a whole number, such",
-        ),
-        (
-            "[trigger.x]\nwhen = 'io.total.p99 > 5s'\ncooldown = '5'",
-            'line 3, column 13: cooldown must be a time such as "30s"',
-        ),
-        (
-            "[trigger.x]\nwhen = 'io.total.p99 > 5s'\ncommand = 'rm -r x'",
-            "line 3, column 12: command must be a list of",
-        ),
-        (
-            "[trigger.x]\nwhen = 'io.total.p99 > 5s'\ncommand = ['rm', 1]",
-            "line 3, column 11: command must be a list of up",
-        ),
-        (
-            "[trigger.x]\nwhen = 'io.total.p99 > 5s'\ncommand = ['']",
-            "line 3, column 11: command must be a list that begins",
-        ),
+        (f"{SLOW}daily = 0", "line 3, column 9: daily must be a number from 1 to 1,000"),
+        (f"{SLOW}daily = true", "line 3, column 9: daily must be a whole number, such"),
+        (f"{SLOW}cooldown = '5'", 'line 3, column 13: cooldown must be a time such as "30s"'),
+        (f"{SLOW}command = 'rm -r x'", "line 3, column 12: command must be a list of"),
+        (f"{SLOW}command = ['rm', 1]", "line 3, column 11: command must be a list of up"),
+        (f"{SLOW}command = ['']", "line 3, column 11: command must be a list that begins"),
         (
             "".join(f"[trigger.t{number}]\nwhen = 'io.total.p99 > 5s'\n" for number in range(33)),
             "there are 33 triggers; there is room for 32",
@@ -183,10 +162,7 @@ def test_all_faults_are_said_in_the_order_of_the_file() -> None:
         ("[always.io]\nhist = 'x'", "line 2, column 9: io in the agent has no option --hist"),
         ("[always.io]\nwriteback = 'yes'", "line 2, column 14: io: argument --writeback: ignored explicit argument"),
         ("[always.flow]\n", "line 1, column 1: name a definition"),
-        (
-            "[always.flow]\ndefinition = 'softirk'",
-            "line 2, column 15: there is no flow 'softirk'; did you mean softirq?",
-        ),
+        ("[always.flow]\ndefinition = 'softirk'", "line 2, column 15: there is no flow 'softirk'; did you mean "),
     ],
 )
 def test_options_are_checked_by_the_command(text: str, fault: str) -> None:
@@ -247,27 +223,17 @@ def test_what_is_no_address(text: str) -> None:
 
 # --- What a trigger loads ---------------------------------------------------------------------------------------------
 
-SLOW = "[trigger.slow]\nwhen = 'io.read.total.p99 > 1s'\n"
-
 
 def test_what_a_trigger_loads_has_options_of_its_own() -> None:
     text = (
         f"{SLOW}[on_trigger.io]\nlevel = 'path'\ndev = ['sda']\nfor = '90s'\ntriggers = ['slow']\n[on_trigger.irqoff]\n"
     )
-    io, irqoff = config.parse(text, "x", agent_like).on_trigger
+    io, irqoff = config.parse(text, "x", make).on_trigger
     assert (io.command, io.arguments, io.for_s) == ("io", ["--level=path", "--dev=sda"], 90.0)
     assert (irqoff.arguments, irqoff.for_s) == ([], 60.0)
     assert [io.is_loaded_by(name) for name in ("slow", "other")] == [True, False]
     assert irqoff.is_loaded_by("other")
     assert config.arguments({"definition": "nbd", "slow": "1ms"}) == ["nbd", "--slow=1ms"]
-
-
-def agent_like(command: str, settings: Settings) -> Sequence[Flow]:
-    return [TriggerFlow(command, settings)]
-
-
-class TriggerFlow(Named):
-    verdict_kinds = (REQUEST,)
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,6 @@ from wptrace.errors import WptraceError
 from wptrace.flows.io.block import REQUEST
 
 
-@pytest.fixture
-def said() -> list[str]:
-    return []
-
-
 def kept(session: Session, clock: Time, folder: Path, said: list[str], keep: int = 1 << 30) -> History:
     made = History(session.traces[0], folder, keep, 10.0, clock.now, said.append)
     session.traces[0].subscribe(made)
@@ -34,10 +29,8 @@ def kept(session: Session, clock: Time, folder: Path, said: list[str], keep: int
 def total(session: Session) -> int:
     flow = session.traces[0].flow
     assert isinstance(flow, Fake)
-    return (
-        flow.cell["total"].count
-        - session.traces[0].first.cells[next(iter(session.traces[0].first.cells))]["total"].count
-    )
+    (first,) = session.traces[0].first.cells.values()
+    return flow.cell["total"].count - first["total"].count
 
 
 def test_all_is_in_it_from_the_first_second_to_the_last(

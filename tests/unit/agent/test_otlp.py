@@ -140,17 +140,17 @@ def test_the_resource_says_which_machine_and_what_the_environment_says(session: 
     }
 
 
-def test_slow_events_are_sent_together_soon_after_they_come(session: Session, clock: Time, exporting: Make) -> None:
+def test_slow_events_are_sent_together_soon_after_they_come(
+    session: Session, fake: Fake, clock: Time, exporting: Make
+) -> None:
     _, _, traces = exporting()
-    (flow,) = (trace.flow for trace in session.traces)
-    assert isinstance(flow, Fake)
-    clock.at(2, lambda: flow.pending.append(request(dev="sda")))
-    clock.at(3, lambda: flow.pending.append(request(dev="sdb")))
+    clock.at(2, lambda: fake.pending.append(request(dev="sda")))
+    clock.at(3, lambda: fake.pending.append(request(dev="sdb")))
     play(session, clock, 30)
     (message,) = traces.messages
     assert message.items == 6
     assert [span.name for span in spans(traces)] == ["write request", "queue", "device"] * 2
-    clock.at(31, lambda: flow.pending.append(request(dev="sdc")))
+    clock.at(31, lambda: fake.pending.append(request(dev="sdc")))
     play(session, clock, 60)
     assert len(traces.messages) == 2
 

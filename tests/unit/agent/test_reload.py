@@ -125,7 +125,6 @@ def test_a_trigger_that_what_is_traced_cannot_tell_is_as_it_was() -> None:
 
 
 def test_what_a_trigger_loads_changes_at_once() -> None:
-    slow = "[trigger.slow]\nwhen = 'io.read.total.p99 > 1s'\n"
-    found = plan(f"{slow}[on_trigger.io]\nfor = '5s'", f"{slow}[on_trigger.io]\nfor = '6s'\n[on_trigger.size]\n")
+    found = plan(f"{SLOW}[on_trigger.io]\nfor = '5s'", f"{SLOW}[on_trigger.io]\nfor = '6s'\n[on_trigger.size]\n")
     assert str(found) == "read agent.toml again: [on_trigger.io], [on_trigger.size] changed"
     assert [one.for_s for one in found.config.on_trigger] == [6.0, 60.0]

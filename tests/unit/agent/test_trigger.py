@@ -180,11 +180,6 @@ class Collected(Children):
 
 
 @pytest.fixture
-def said() -> list[str]:
-    return []
-
-
-@pytest.fixture
 def recorder(session: Session, monkeypatch: pytest.MonkeyPatch) -> Recorder:
     made = Recorder()
     monkeypatch.setattr(Fake, "flight_recorder", made)
@@ -227,31 +222,26 @@ def test_it_says_the_verdict_and_dumps_with_what_follows(
 
 
 def test_what_is_stuck_fires_by_its_age(
-    session: Session, clock: Time, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    session: Session, fake: Fake, clock: Time, said: list[str], tmp_path: Path
 ) -> None:
-    (trace,) = session.traces
-    flow = trace.flow
-    assert isinstance(flow, Fake)
-    when = parse("fake.stuck > 30s for 2s", [flow])
+    when = parse("fake.stuck > 30s for 2s", [fake])
     watched(session, clock, tmp_path, said, [fake_trigger(session, when=when)])
     play(session, clock, 5.0)
     assert said == []
-    assert set(flow.asked) == {30_000_000_000}
-    waiting = [InFlight(SDA_READ, age * 1_000_000_000, "device", {}) for age in (31, 42)]
-    flow.waiting = waiting
+    assert set(fake.asked) == {30_000_000_000}
+    fake.waiting = [InFlight(SDA_READ, age * 1_000_000_000, "device", {}) for age in (31, 42)]
     play(session, clock, 9.0)
     assert said[0].startswith("trigger slow: fake.stuck > 30s for 2s on sda, it is 42.0 s; verdict: ")
     assert len(said) == 1
 
 
-def test_a_finding_fires_by_its_name(session: Session, clock: Time, said: list[str], tmp_path: Path) -> None:
+def test_a_finding_fires_by_its_name(
+    session: Session, fake: Fake, clock: Time, said: list[str], tmp_path: Path
+) -> None:
     """There is a verdict for each period of the condition's length."""
-    (trace,) = session.traces
-    flow = trace.flow
-    assert isinstance(flow, Fake)
-    when = parse("fake.verdict.grew for 40s", [flow])
+    when = parse("fake.verdict.grew for 40s", [fake])
     watched(session, clock, tmp_path, said, [fake_trigger(session, when=when)])
-    flow.slow_after = 100.0
+    fake.slow_after = 100.0
     play(session, clock, 79.0)
     assert said == []
     play(session, clock, 130.0)

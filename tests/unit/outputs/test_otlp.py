@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 import random
 import re
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,23 +13,21 @@ import pytest
 
 from tests.unit.docs.pages import section
 from tests.unit.outputs.samples import HOSTILE, KIND, NOON, SECOND, cell, distribution, group, request, sized
-from tests.unit.outputs.test_prometheus import PROCESS, snapshot, source
-from wptrace.errors import WptraceError
+from tests.unit.outputs.test_prometheus import PROCESS, READ, key, snapshot, source
 from wptrace.flows.io import kinds
 from wptrace.flows.io.parts.owners import KINDS as OWNED
 from wptrace.flows.size import REQUEST as SIZES
-from wptrace.model.distribution import SLOTS, bounds
+from wptrace.model.distribution import SLOTS, Distribution, bounds
 from wptrace.model.report import Event, Segment, Snapshot
 from wptrace.model.tally import Tally
 from wptrace.outputs import otlp, prometheus
-from wptrace.outputs.metrics import Delivery, Derived, Owners, Process, Source
+from wptrace.outputs.metrics import Delivery, Owners, Process, Source
 from wptrace.outputs.otlp import LENGTH, METRICS, OFFSET, OFFSET_NS, SCALE, TRACES, Otlp
 
 metrics_pb2 = pytest.importorskip("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2")
 traces_pb2 = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
 
 START, NOW = NOON - 60 * SECOND, NOON
-READ = {"device": "sda", "operation": "read", "kind": "request"}
 
 
 def texts(attributes: Any) -> dict[str, Any]:
@@ -61,14 +58,15 @@ def decoded(made: Otlp, *snapshots: Snapshot, process: Process = PROCESS, at: in
     return found
 
 
-def key(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
-    return name, frozenset(labels.items())
-
-
 def made(*sources: Source, resource: Mapping[str, str] | None = None) -> Otlp:
     found = Otlp(sources, START)
     found.resource = resource or {}
     return found
+
+
+def duration(total: Distribution) -> Any:
+    """Return the metric and the point of reads that took so long."""
+    return decoded(made(source(KIND)), snapshot({group("sda"): {"total": total}}))[key("wptrace.io.duration", **READ)]
 
 
 # --- Histograms -------------------------------------------------------------------------------------------------------
@@ -87,9 +85,7 @@ def values(seed: int) -> list[int]:
 
 def test_count_sum_and_buckets_are_those_of_the_distribution() -> None:
     found = distribution(values(1))
-    metric, point = decoded(made(source(KIND)), snapshot({group("sda"): {"total": found}}))[
-        key("wptrace.io.duration", **READ)
-    ]
+    metric, point = duration(found)
     assert (metric.unit, metric.WhichOneof("data")) == ("s", "exponential_histogram")
     assert metric.exponential_histogram.aggregation_temporality == 2
     assert (point.start_time_unix_nano, point.count, point.zero_count) == (START, found.count, values(1).count(0))
@@ -125,10 +121,7 @@ def test_all_histograms_of_a_unit_have_the_same_buckets_so_that_they_can_be_adde
     one, other = distribution(values(2)), distribution([5, 1 << 40])
     both = one.copy()
     both.merge(other)
-    points = []
-    for total in (one, other, both):
-        found = decoded(made(source(KIND)), snapshot({group("sda"): {"total": total}}))
-        points.append(found[key("wptrace.io.duration", **READ)][1])
+    points = [duration(total)[1] for total in (one, other, both)]
     shapes = {(point.scale, point.positive.offset, len(point.positive.bucket_counts)) for point in points}
     assert shapes == {(SCALE, OFFSET_NS, LENGTH)} == {(3, -240, 344)}
     first, second, third = (point.positive.bucket_counts for point in points)
@@ -154,9 +147,7 @@ def test_where_each_value_is_known_it_is_in_its_own_bucket() -> None:
 def test_a_cell_that_is_read_while_it_is_written_has_a_count_of_its_buckets() -> None:
     torn = distribution([1000, 2000])
     torn.count += 1
-    _, point = decoded(made(source(KIND)), snapshot({group("sda"): {"total": torn}}))[
-        key("wptrace.io.duration", **READ)
-    ]
+    _, point = duration(torn)
     assert point.count == sum(point.positive.bucket_counts) == 2
 
 
@@ -364,17 +355,3 @@ def test_what_a_receiver_leaves_out_is_read_of_its_answer() -> None:
     for garbage in (b"<html>", b"\xff\xff\xff", b"\x0a\x05"):
         with pytest.raises(ValueError, match="no answer of OTLP"):
             one.rejected(METRICS, garbage)
-
-
-def test_without_the_library_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "opentelemetry.proto.collector.metrics.v1.metrics_service_pb2", None)
-    with pytest.raises(
-        WptraceError, match=r"^\[otlp\] needs the Python package opentelemetry-proto, which is not ins"
-    ) as error:
-        otlp.services()
-    assert error.value.hint == "pip install 'wptrace[otlp]'"
-
-
-def test_both_protocols_derive_their_metrics_from_the_same_place() -> None:
-    assert issubclass(Otlp, Derived)
-    assert issubclass(prometheus.Metrics, Derived)

@@ -65,15 +65,8 @@ READ = {"device": "sda", "operation": "read", "kind": "request"}
 
 def test_a_histogram_has_the_values_below_each_power_of_two() -> None:
     rng = random.Random(7)  # noqa: S311
-    values = [int(rng.lognormvariate(12, 4)) for _ in range(2000)] + [
-        0,
-        1023,
-        1024,
-        1025,
-        (1 << 36) - 1,
-        1 << 36,
-        1 << 50,
-    ]
+    values = [int(rng.lognormvariate(12, 4)) for _ in range(2000)]
+    values += [0, 1023, 1024, 1025, (1 << 36) - 1, 1 << 36, 1 << 50]
     found = of(Metrics([source(KIND)]), snapshot({group("sda"): {"total": distribution(values)}}))
     for at in range(10, 37):
         edge = key("wptrace_io_duration_seconds_bucket", **READ, le=repr((1 << at) / 1e9))
