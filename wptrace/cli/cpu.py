@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wptrace.cli import options as common
 from wptrace.errors import UsageError
@@ -27,35 +27,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument("--top", default="20", metavar="N", help="this many rows, longest waits first (20); JSON has all")
     show.add_argument("--slow", metavar="DURATION", help="also show each wait of at least this long (5ms), and who ran")
     show.add_argument("--hist", metavar="STAGE", help="draw the histogram of a stage in the summary")
-    common.add_capture(show)
-    common.add_exports(show)
-    common.add_output(show)
+    common.add_results(show)
     parser.add_argument("--ring-size", default="256K", metavar="SIZE", help="size of the ring buffer for waits (256K)")
 
 
 def run(options: argparse.Namespace) -> int:
-    from wptrace.engine.run import RunOptions
-    from wptrace.engine.run import run as trace
     from wptrace.flows.cpu import CpuFlow
-    from wptrace.kernel.privileges import require_tracing
 
-    seconds, count = common.interval(options)
+    common.interval(options)
     common.require_stage(options.hist, CpuFlow.kinds)
     if not options.top.isdecimal() or not int(options.top):
         raise UsageError(f"--top takes a whole number above 0, not {options.top!r}")
     (flow,) = flows(options)
-    require_tracing()
-    with common.stream(options, options.capture) as stream:
-        live, seconds = common.live(options, stream, seconds)
-        shown: dict[str, Any] = {"per_device": options.by is not None, "hist": options.hist or ""}
-        output = common.output(
-            options, stream, flow.view, live=live, top=0 if options.json else int(options.top), **shown
-        )
-        controls = common.controls(output)
-        output, seconds = common.captured(options, flow, output, seconds, top=int(options.top), **shown)
-        how = RunOptions(seconds, count, options.stats, stream.fileno(), controls=controls, live=live)
-        trace([(flow, output)], how)
-    return 0
+    return common.trace(
+        options,
+        flow,
+        screen=True,
+        all_rows=options.json,
+        per_device=options.by is not None,
+        hist=options.hist or "",
+        top=int(options.top),
+    )
 
 
 def flows(options: argparse.Namespace) -> list[CpuFlow]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wptrace.cli import options as common
-from wptrace.cli import recorder
+from wptrace.cli import recorder, tracing
 from wptrace.errors import UsageError, WptraceError
 
 if TYPE_CHECKING:
@@ -61,11 +61,10 @@ def add_tracing(parser: argparse.ArgumentParser, names: Sequence[str] = ()) -> N
     )
     show.add_argument("--total", action="store_true", help="one row, whatever the labels")
     show.add_argument("--hist", metavar="STAGE", help="draw the histogram of a stage in the summary")
-    common.add_capture(show)
-    common.add_exports(show)
-    common.add_output(show)
+    common.add_results(show)
     common.add_costs(parser)
     recorder.add(parser, "one", "object")
+    parser.set_defaults(per_device=True, dry_run=False)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -119,13 +118,12 @@ def _run_short(options: argparse.Namespace, names: Sequence[str]) -> int:
 
 
 def _trace(options: argparse.Namespace, definitions: Sequence[Definition]) -> int:
-    from wptrace.engine.run import RunOptions
-    from wptrace.engine.run import run as trace
     from wptrace.kernel.privileges import require_tracing
 
-    seconds, count = common.interval(options)
+    common.interval(options)
     common.require_one_form(options)
-    events, budget = common.event_options(options), common.budget(options)
+    events = common.event_options(options)
+    common.budget(options)
     if options.capture is not None and len(definitions) > 1:
         raise UsageError("--capture takes one flow, but several were named", "--what names one")
     if options.capture is not None and (options.line or options.csv):
@@ -136,28 +134,9 @@ def _trace(options: argparse.Namespace, definitions: Sequence[Definition]) -> in
         raise UsageError("--recorder takes one flow, but several were named", "--what names one")
     dumps = recorder.dumps(options)
     require_tracing()
-    flows = _flows(options, events, definitions)
-    common.require_stage(options.hist, [kind for flow in flows for kind in flow.kinds])
-    several = len(flows) > 1
-    with common.stream(options, options.capture) as stream:
-        # A screen has room for one.
-        live, seconds = (False, seconds) if several else common.live(options, stream, seconds)
-        shown = {"live": live, "per_device": True, "hist": options.hist or "", "recorder": dumps is not None}
-        outputs = [
-            common.output(options, stream, flow.view, title=flow.name if several else "", **shown) for flow in flows
-        ]
-        keys = None if several else common.controls(outputs[0])
-        if not several:
-            outputs[0], seconds = common.captured(options, flows[0], outputs[0], seconds, events.every, **shown)
-        text = common.as_text(outputs[0])
-        if dumps is not None and text is not None:
-            dumps = dumps._replace(asked=text.take_dump, say=text.note)
-        pairs = list(zip(flows, outputs))
-        run_options = RunOptions(
-            seconds, count, options.stats, stream.fileno(), events.stuck_ns, budget, keys, live, dumps=dumps
-        )
-        trace(pairs, run_options)
-    return 0
+    flows = {flow.name: flow for flow in _flows(options, events, definitions)}
+    code, _ = tracing.run(options, flows, events, dumps=dumps)
+    return code
 
 
 def _flows(

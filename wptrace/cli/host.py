@@ -7,7 +7,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from wptrace.cli import options as common
-from wptrace.cli import path
+from wptrace.cli import tracing
 from wptrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,24 +29,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     who.add_argument("--all", action="store_true", help="every process here that runs one, each with its own reports")
     which.add_argument("--interference", action="store_true", help="also time what took the CPU from operations")
-    path.add_segments(which)
+    tracing.add_segments(which)
     which.add_argument(
         "--kicks", action="store_true", help="also see which threads write and read eventfds, by which a guest kicks"
     )
     show = parser.add_argument_group("what to show")
-    path.add_output(parser, show)
+    tracing.add_output(parser, show)
 
 
 def run(options: argparse.Namespace) -> int:
     from wptrace.outputs.text.words import printable
 
-    events = path.require(options)
+    events = tracing.require(options)
     found = _guests(options)
     if len(found) > 1:
         _require_one(options)
     flows = {printable(f"{guest.name} {guest.pid}"): flow(options, events, guest) for guest in found}
     captures = [_named(options.capture, guest) for guest in found] if len(found) > 1 and options.capture else []
-    code, _ = path.run(options, flows, events, [printable(_shown(guest)) for guest in found], captures)
+    code, _ = tracing.run(options, flows, events, [printable(_shown(guest)) for guest in found], captures)
     return code
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from wptrace.cli import options as common
-from wptrace.cli import path, recorder
+from wptrace.cli import recorder, tracing
 from wptrace.errors import UsageError, WptraceError
 from wptrace.model.units import parse_duration
 
@@ -60,8 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--neighbours", action="store_true", help="also who had the device while others waited (default: --by cgroup)"
     )
-    path.add_waits(which)
-    path.add_segments(which)
+    tracing.add_waits(which)
+    tracing.add_segments(which)
     which.add_argument(
         "--times",
         choices=("auto", "kernel", "own"),
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument(
         "--top", metavar="COUNT", help=f"with --by: this many owners, the others in one row (default: {TOP}; 0: all)"
     )
-    path.add_output(parser, show)
+    tracing.add_output(parser, show)
     show.add_argument(
         "--against", metavar="FILE", help="end with what is different from this capture, as wptrace diff shows it"
     )
@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
     with _workload(options) as workload:
         dumps = recorder.dumps(options)
         if options.level == "block":
-            code, _ = path.run(options, {"": _block(options, events)}, events, dumps=dumps)
+            code, _ = tracing.run(options, {"": _block(options, events)}, events, dumps=dumps)
             return code
         # Mistakes in the options are reported first.
         why = _why_requests(options, _path(options, events, _by(options)))
@@ -107,7 +107,7 @@ def run(options: argparse.Namespace) -> int:
             by = _by(options)
             flow = _path(options, events, by, why)
             owners = _owners(options, by)
-            code, again = path.run(options, {"": flow}, events, workload=workload, owners=owners, dumps=dumps)
+            code, again = tracing.run(options, {"": flow}, events, workload=workload, owners=owners, dumps=dumps)
             if not again:
                 return code
             options.by = again
@@ -134,7 +134,7 @@ def _require(options: argparse.Namespace) -> common.EventOptions:
             raise UsageError("--unit needs --by unit: it says what a unit of work is")
         if options.program is not None and options.unit is None:
             raise UsageError("--program needs --unit: it is the program of its definition")
-    return path.require(options)
+    return tracing.require(options)
 
 
 @contextmanager

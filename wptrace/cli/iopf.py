@@ -22,9 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument(
         "--stuck", default="1s", metavar="DURATION", help="show faults without an answer for this long (1s)"
     )
-    common.add_capture(show)
-    common.add_exports(show)
-    common.add_output(show)
+    common.add_results(show)
 
 
 def run(options: argparse.Namespace) -> int:

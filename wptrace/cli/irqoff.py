@@ -41,9 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument("-d", "--duration", metavar="DURATION", help="end after this long (1m, 90s)")
     show = parser.add_argument_group("what to show")
     show.add_argument("--log", metavar="FILE", help="also append each period to FILE, which is rotated at 10 MiB")
-    common.add_capture(show)
-    common.add_exports(show)
-    common.add_output(show)
+    common.add_results(show)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -24,7 +24,7 @@ from wptrace.errors import NotPermittedError, UsageError, VerifierError, Wptrace
 log = logging.getLogger("wptrace")
 
 # Modules of this package that are not commands.
-_OTHERS = {"main", "options", "path", "recorder"}
+_OTHERS = {"main", "options", "recorder", "tracing"}
 
 
 @lru_cache(maxsize=1)

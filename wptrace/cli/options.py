@@ -49,6 +49,13 @@ def add_output(parser: argparse._ActionsContainer, stats: bool = True) -> None:
         parser.add_argument("--stats", action="store_true", help="show what the tracing itself costs")
 
 
+def add_results(show: argparse._ActionsContainer) -> None:
+    """All of the files and forms that results may have."""
+    add_capture(show)
+    add_exports(show)
+    add_output(show)
+
+
 def add_capture(show: argparse._ActionsContainer) -> None:
     show.add_argument(
         "--capture", metavar="FILE", help="also write it to FILE, for wptrace replay, which then shows the events"
@@ -61,9 +68,14 @@ def trace(
     first: Callable[[TextIO], Output] | None = None,
     plan: Callable[[], Sequence[str]] | None = None,
     stuck_ns: int | None = None,
+    screen: bool = False,
+    all_rows: bool = False,
     **wanted: Any,
 ) -> int:
-    """Trace a flow alone, or print its `plan`; its output is `first`, or text or JSON with what is wanted."""
+    """Trace a flow alone, or print its `plan`; its output is `first`, or text or JSON with what is wanted.
+
+    With `screen` a terminal has a live one; `all_rows` are shown whatever the wanted `top` is.
+    """
     from wptrace.engine.run import RunOptions, run
     from wptrace.kernel.privileges import require_tracing
 
@@ -73,9 +85,12 @@ def trace(
         print("\n".join(plan()))
         return 0
     with stream(options, options.capture) as file:
-        shown = output(options, file, flow.view, **wanted) if first is None else first(file)
-        shown, seconds = captured(options, flow, shown, paced(options, seconds), **wanted)
-        run([(flow, shown)], RunOptions(seconds, count, options.stats, file.fileno(), stuck_ns))
+        drawn, seconds = live(options, file, seconds) if screen else (False, paced(options, seconds))
+        rows = {"top": 0} if all_rows else {}
+        shown = first(file) if first else output(options, file, flow.view, live=drawn, **{**wanted, **rows})
+        keys = controls(shown) if screen else None
+        shown, seconds = captured(options, flow, shown, seconds, **wanted)
+        run([(flow, shown)], RunOptions(seconds, count, options.stats, file.fileno(), stuck_ns, None, keys, drawn))
     return 0
 
 

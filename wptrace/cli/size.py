@@ -21,9 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_memory(which)
     parser.add_argument("-D", "--per-device", action="store_true", help="a table for each device")
     parser.add_argument("--exact", action="store_true", help="a row for each size, however many there are")
-    common.add_capture(parser)
-    common.add_exports(parser)
-    common.add_output(parser)
+    common.add_results(parser)
     parser.add_argument("--dry-run", action="store_true", help="say what would be observed and how, then exit")
 
 

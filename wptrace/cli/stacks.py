@@ -5,14 +5,11 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import TYPE_CHECKING, TextIO
+from functools import partial
 
 from wptrace.cli import options as common
 from wptrace.errors import UsageError
 from wptrace.model.units import parse_duration
-
-if TYPE_CHECKING:
-    from wptrace.model.report import Output
 
 SUMMARY = "show which stacks start block I/O, how much, and how long it takes"
 
@@ -36,9 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     show.add_argument("--folded", choices=("time", "count"), help="a line for each stack, for flame graphs: ns or I/Os")
     show.add_argument("-D", "--per-device", action="store_true", help="separate stacks for each device")
-    common.add_capture(show)
-    common.add_exports(show)
-    common.add_output(show)
+    common.add_results(show)
     parser.add_argument("--dry-run", action="store_true", help="say what would be observed and how, then exit")
 
 
@@ -54,12 +49,13 @@ def run(options: argparse.Namespace) -> int:
     min_ns = 0 if options.min is None else parse_duration(options.min)
     wanted = filters.parse(vars(options), StacksFlow.filters)
     flow = StacksFlow(Options(tuple(options.dev), wanted, min_ns, options.user))
-    shown = {"per_device": options.per_device, "top": _TOP if options.top is None else int(options.top)}
-
-    def output(stream: TextIO) -> Output:
-        if options.folded:
-            return common.folded(options, stream, flow.view, options.per_device)
-        in_json = {"top": 0} if options.json and options.top is None else {}
-        return common.output(options, stream, flow.view, **{**shown, **in_json})
-
-    return common.trace(options, flow, output, flow.plan if options.dry_run else None, **shown)
+    folded = partial(common.folded, options, view=flow.view, per_device=options.per_device)
+    return common.trace(
+        options,
+        flow,
+        folded if options.folded else None,
+        flow.plan if options.dry_run else None,
+        all_rows=options.json and options.top is None,
+        per_device=options.per_device,
+        top=_TOP if options.top is None else int(options.top),
+    )

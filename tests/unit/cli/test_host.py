@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from wptrace.cli import host, path
+from wptrace.cli import host, tracing
 from wptrace.cli.main import main
 from wptrace.errors import UsageError
 from wptrace.flows.io import options as io_options
@@ -72,7 +72,7 @@ def test_each_has_a_trace_of_its_own(
         files.extend(captures)
         return 0, ""
 
-    monkeypatch.setattr(path, "run", run)
+    monkeypatch.setattr(tracing, "run", run)
     assert main(["host", *words]) == 0
     assert [(one.filter["pid"], one.guest and one.guest.pid) for one in wanted] == [(pid, pid) for pid in pids]
     assert [one.kicks for one in wanted] == ["--kicks" in words for _ in pids]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options and runs that `wptrace io` and `wptrace host` share."""
+"""Options and runs of commands that show single events: `wptrace io`, `wptrace host` and `wptrace flow`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from wptrace.errors import UsageError
 if TYPE_CHECKING:
     from wptrace.cli.diff import Against
     from wptrace.engine.dumps import DumpOptions
+    from wptrace.engine.flow import Flow
     from wptrace.engine.session import Session
     from wptrace.engine.workload import Workload
-    from wptrace.flows.io.block import BlockFlow
-    from wptrace.flows.io.path import PathFlow
 
 
 def add_output(parser: argparse.ArgumentParser, show: argparse._ArgumentGroup) -> None:
@@ -64,7 +63,7 @@ def require(options: argparse.Namespace) -> common.EventOptions:
 
 def run(
     options: argparse.Namespace,
-    flows: Mapping[str, PathFlow | BlockFlow],
+    flows: Mapping[str, Flow],
     events: common.EventOptions,
     plan: Sequence[str] = (),
     captures: Sequence[str] = (),
@@ -77,6 +76,7 @@ def run(
     Of several, each has one of `captures`, where there is to be any. With a workload the exit code is that one's. Of
     `owners` the user may want the next one, and what is returned besides is by whom a trace should begin anew.
     """
+    from wptrace.engine.flow import DeviceFlow
     from wptrace.engine.run import RunOptions
     from wptrace.engine.run import run as trace
     from wptrace.kernel.privileges import require_tracing
@@ -84,9 +84,9 @@ def run(
 
     seconds, count = common.interval(options)
     several, first = len(flows) > 1, next(iter(flows.values()))
-    common.require_stage(options.hist, first.kinds)
+    common.require_stage(options.hist, [kind for flow in flows.values() for kind in flow.kinds])
     require_tracing()
-    if options.dry_run:
+    if options.dry_run and isinstance(first, DeviceFlow):
         print("\n".join([*plan, *first.plan()]))
         return 0, ""
     with common.stream(options, *(captures or [options.capture])) as stream:
@@ -94,14 +94,12 @@ def run(
         live, seconds = (False, seconds) if several else common.live(options, stream, seconds)
         if not live or options.capture is not None or common.exports(options):
             owners = ()
-        shown = {"per_device": options.per_device, "hist": options.hist or "", "owners": owners}
-        if dumps is not None:
-            shown["recorder"] = True
+        shown = {"per_device": options.per_device, "hist": options.hist or "", "recorder": dumps is not None}
         against = None if getattr(options, "against", None) is None else _against(options, first)
         if against is not None and seconds is None:
             seconds = common.COLUMN_S
         outputs = [
-            common.output(options, stream, flow.view, live=live, title=title if several else "", **shown)
+            common.output(options, stream, flow.view, live=live, title=title if several else "", owners=owners, **shown)
             for title, flow in flows.items()
         ]
         keys = None if several else common.controls(outputs[0])
@@ -152,7 +150,7 @@ def _serve(options: argparse.Namespace) -> Callable[[Session], Callable[[], None
     return serving(listening)
 
 
-def _against(options: argparse.Namespace, flow: PathFlow | BlockFlow) -> Against:
+def _against(options: argparse.Namespace, flow: Flow) -> Against:
     from wptrace.cli.diff import Against
 
     found = Against(options.against)
