@@ -14,9 +14,9 @@ from wptrace.agent.collector import Collector
 from wptrace.agent.config import Settings
 from wptrace.agent.owner_names import OwnerNames
 from wptrace.agent.process import Own
-from wptrace.agent.scrape import sources
+from wptrace.agent.scrape import Listener, sources
 from wptrace.agent.sender import LIMIT, Sender
-from wptrace.engine.session import QuietConsumer, Trace
+from wptrace.engine.session import Trace
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.model.report import Event
 from wptrace.outputs.metrics import Delivery
@@ -80,7 +80,7 @@ class Exporter:
 
     def listeners(self) -> list[Listener]:
         """The consumers of events, in the order of the traces."""
-        return [Listener(self, number) for number in range(len(self._traces))]
+        return [Listener(self.hear, number) for number in range(len(self._traces))]
 
     def hear(self, flow: int, events: Sequence[Event]) -> None:
         if TRACES not in self._wanted:
@@ -138,13 +138,3 @@ class Exporter:
         """After `end`: wait for a while until everything is sent."""
         for sender in self._senders.values():
             sender.close()
-
-
-class Listener(QuietConsumer):
-    """A consumer of the events of one trace."""
-
-    def __init__(self, exporter: Exporter, number: int) -> None:
-        self._exporter, self._number = exporter, number
-
-    def events(self, events: Sequence[Event]) -> None:
-        self._exporter.hear(self._number, events)

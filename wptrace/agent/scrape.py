@@ -12,7 +12,7 @@ from wptrace.agent.endpoint import Answer, Endpoint
 from wptrace.agent.owner_names import OwnerNames
 from wptrace.agent.process import Own
 from wptrace.engine.session import QuietConsumer, Session, Trace
-from wptrace.model.report import Event, Snapshot
+from wptrace.model.report import Event
 from wptrace.outputs.metrics import Source
 from wptrace.outputs.prometheus import OPENMETRICS, PLAIN, Metrics
 
@@ -41,7 +41,12 @@ class Scraped:
 
     def listeners(self) -> list[Listener]:
         """The consumers of events, in the order of the traces."""
-        return [Listener(self._metrics, number) for number in range(len(self._traces))]
+        return [Listener(self._hear, number) for number in range(len(self._traces))]
+
+    def _hear(self, number: int, events: Sequence[Event]) -> None:
+        """Keep the latest slow events as exemplars."""
+        for event in events:
+            self._metrics.event(number, event)
 
     def ask(self, accepted: str) -> Answer:
         kind = OPENMETRICS if "application/openmetrics-text" in accepted else PLAIN
@@ -49,12 +54,10 @@ class Scraped:
         until, answer = self._made.get(kind, (0.0, Answer(kind, "")))
         if now < until:
             return answer
-        answer = Answer(kind, self._metrics.text(self._snapshots(), self._own.now, kind == OPENMETRICS))
+        snapshots = [trace.snapshot() for trace in self._traces]
+        answer = Answer(kind, self._metrics.text(snapshots, self._own.now, kind == OPENMETRICS))
         self._made[kind] = now + _SPARED * (time.process_time() - before), answer
         return answer
-
-    def _snapshots(self) -> list[Snapshot]:
-        return [trace.snapshot() for trace in self._traces]
 
 
 def sources(traces: Sequence[Trace]) -> list[Source]:
@@ -63,14 +66,13 @@ def sources(traces: Sequence[Trace]) -> list[Source]:
 
 
 class Listener(QuietConsumer):
-    """A consumer that keeps the latest slow events as exemplars."""
+    """A consumer of the events of one trace, the number of which is told with them."""
 
-    def __init__(self, metrics: Metrics, number: int) -> None:
-        self._metrics, self._number = metrics, number
+    def __init__(self, hear: Callable[[int, Sequence[Event]], None], number: int) -> None:
+        self._hear, self._number = hear, number
 
     def events(self, events: Sequence[Event]) -> None:
-        for event in events:
-            self._metrics.event(self._number, event)
+        self._hear(self._number, events)
 
 
 class Service:

@@ -14,7 +14,7 @@ from wptrace.errors import UsageError
 from wptrace.model.units import parse_duration
 
 if TYPE_CHECKING:
-    from wptrace.capture.writer import About
+    from wptrace.capture.writer import CaptureOutput
 
 SUMMARY = "join what a guest saw of its disks with what its host did"
 
@@ -85,7 +85,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _files(options: argparse.Namespace, named: Mapping[str, str]) -> int:
-    from wptrace.capture.writer import CaptureOutput
     from wptrace.tools import join
 
     common.exports(options)
@@ -96,16 +95,12 @@ def _files(options: argparse.Namespace, named: Mapping[str, str]) -> int:
     shown = {"per_device": True, "hist": options.hist or ""}
     with common.stream(options, *others, options.capture) as stream:
         output = common.output(options, stream, "stages", intervals=False, **shown)
-        recorder = None
-        if options.capture is not None:
-            recorder = CaptureOutput(common.named(options.capture, "--capture"), _about(shown, began_ns=found.began_ns))
-        join.show(found, output, recorder, slow_ns)
+        join.show(found, output, _recorder(options, shown, began_ns=found.began_ns), slow_ns)
     return 0
 
 
 def _live(options: argparse.Namespace, named: Mapping[str, str]) -> int:
     from wptrace.capture.channel import Channel
-    from wptrace.capture.writer import CaptureOutput
     from wptrace.cli import host
     from wptrace.engine.run import RunOptions
     from wptrace.engine.run import run as trace
@@ -124,9 +119,7 @@ def _live(options: argparse.Namespace, named: Mapping[str, str]) -> int:
     shown = {"per_device": True, "hist": options.hist or ""}
     with common.stream(options, options.capture) as stream, ExitStack() as cleanup:
         output = common.output(options, stream, "stages", intervals=seconds is not None, **shown)
-        recorder = None
-        if options.capture is not None:
-            recorder = CaptureOutput(common.named(options.capture, "--capture"), _about(shown, seconds is not None))
+        recorder = _recorder(options, shown, seconds is not None)
         cleanup.callback(channel.close)
         live = LiveJoin(channel, named, output, recorder, slow_ns)
         others = [(flow, live.of_other_guest()) for flow in flows[1:]]
@@ -147,12 +140,17 @@ def _slow(options: argparse.Namespace) -> int | None:
     return 0 if every else None if options.slow is None else parse_duration(options.slow)
 
 
-def _about(shown: Mapping[str, Any], intervals: bool = False, began_ns: int | None = None) -> About:
-    """Describe a capture of the join, which begins when the guest's did."""
-    from wptrace.capture.writer import About
+def _recorder(
+    options: argparse.Namespace, shown: Mapping[str, Any], intervals: bool = False, began_ns: int | None = None
+) -> CaptureOutput | None:
+    """The capture of the join, which begins when the guest's did."""
+    from wptrace.capture.writer import About, CaptureOutput
     from wptrace.flows.io.join.joined import JOINED
 
-    return About("stages", (JOINED,), each=True, intervals=intervals, shown=shown, began_ns=began_ns)
+    if options.capture is None:
+        return None
+    about = About("stages", (JOINED,), each=True, intervals=intervals, shown=shown, began_ns=began_ns)
+    return CaptureOutput(common.named(options.capture, "--capture"), about)
 
 
 def _named(text: str) -> tuple[str, str]:

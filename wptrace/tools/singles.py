@@ -60,19 +60,18 @@ class Singles:
                 requests = block.Requests(layout, layout.names)
                 self._blocks[found.number] = requests, layout.rows(requests.layout)
             requests, plain = self._blocks[found.number]
-            for piece in _pieces(found, layout.stride):
-                yield from requests.spans(list(plain.iter_unpack(piece)))
+            for rows in _pieces(found, layout, plain):
+                yield from requests.spans(rows)
             return
         if layout.record != records.RECORDS.record:
             return
-        made = self._spans.get(found.number)
-        if made is None:
-            made = self._spans[found.number] = _spans(layout, by)
-        spans, rows = made
+        if found.number not in self._spans:
+            self._spans[found.number] = _spans(layout, by)
+        spans, plain = self._spans[found.number]
         spans.cgroups = CgroupNames(known=self._capture.cgroups)
         spans.text_of = _text_of(self._capture)
-        for piece in _pieces(found, layout.stride):
-            yield from spans.of(list(rows.iter_unpack(piece)))
+        for rows in _pieces(found, layout, plain):
+            yield from spans.of(rows)
 
     def _recorded_spans(self, found: Records, layout: Described, by: str) -> Iterator[Span | None]:
         if self._recorded is None:
@@ -80,9 +79,8 @@ class Singles:
             self._recorded = recorded.Recorded(layout), OwnerNames(by, str, of)
         made, owners = self._recorded
         made.names = Names(self._capture.tasks, self._capture.files)
-        rows = layout.rows(made.rows)
-        for piece in _pieces(found, layout.stride):
-            yield from made.spans(list(rows.iter_unpack(piece)), owners)
+        for rows in _pieces(found, layout, layout.rows(made.rows)):
+            yield from made.spans(rows, owners)
 
     def of(self, found: Records) -> Iterator[Event]:
         return chain.from_iterable(self.batches(found))
@@ -91,17 +89,18 @@ class Singles:
         """Generate the events as rows, if they are not looked at before."""
         made = self._decoders.get(found.number)
         if made is None:
-            name = self._capture.layouts[found.number].record
-            if name not in _DECODERS:
-                raise WptraceError(f"the capture has records of a {name}, which this version does not know")
-            made = self._decoders[found.number] = _DECODERS[name](self._capture, found.number, self._whole)
+            layout = self._capture.layouts[found.number]
+            if layout.record not in _DECODERS:
+                raise WptraceError(f"the capture has records of a {layout.record}, which this version does not know")
+            made = self._decoders[found.number] = _DECODERS[layout.record](self._capture, layout, self._whole)
         return made(found) if self._images is None else map(self._images.events, made(found))
 
 
-def _pieces(found: Records, stride: int) -> Iterator[memoryview]:
-    rows = memoryview(found.rows)
-    for first in range(0, len(rows), _AT_ONCE * stride):
-        yield rows[first : first + _AT_ONCE * stride]
+def _pieces(found: Records, layout: Described, plain: struct.Struct) -> Iterator[list[tuple[Any, ...]]]:
+    """Unpack so many rows at a time."""
+    rows, size = memoryview(found.rows), _AT_ONCE * layout.stride
+    for first in range(0, len(rows), size):
+        yield list(plain.iter_unpack(rows[first : first + size]))
 
 
 def _text_of(capture: _From) -> Callable[[int], Any]:
@@ -116,19 +115,17 @@ def _texts(capture: _From, layout: Described) -> records.OwnersOfRecords | None:
     return records.OwnersOfRecords(label, _text_of(capture))
 
 
-def _stories(capture: _From, number: int, whole: bool) -> _Decoder:
-    layout: Described = capture.layouts[number]
+def _stories(capture: _From, layout: Described, whole: bool) -> _Decoder:
     texts = _texts(capture, layout)
     stories = records.Stories(layout, layout.names, CgroupNames(known=capture.cgroups), texts=texts)
     stories.stack_of = lambda of: capture.stacks.get(of, records.NO_STACK)
-    rows = layout.rows(stories.layout)
+    plain = layout.rows(stories.layout)
 
     def decode(found: Records) -> Iterator[Sequence[Event]]:
         stories.cgroups = CgroupNames(known=capture.cgroups)
         stories.wall_offset_ns = found.wall_offset_ns
-        for piece in _pieces(found, layout.stride):
-            found_rows = list(rows.iter_unpack(piece))
-            yield Rows(found_rows, stories) if whole else list(stories.decode_short(found_rows))
+        for rows in _pieces(found, layout, plain):
+            yield Rows(rows, stories) if whole else list(stories.decode_short(rows))
 
     return decode
 
@@ -138,53 +135,50 @@ def _spans(layout: Described, by: str) -> tuple[Spans, struct.Struct]:
     return Spans(layout, fields, by), layout.rows(plain)
 
 
-def _requests(capture: _From, number: int, whole: bool) -> _Decoder:
-    layout: Described = capture.layouts[number]
+def _requests(capture: _From, layout: Described, whole: bool) -> _Decoder:
     requests = block.Requests(layout, layout.names)
-    rows = layout.rows(requests.layout)
+    plain = layout.rows(requests.layout)
 
     def decode(found: Records) -> Iterator[Sequence[Event]]:
         requests.wall_offset_ns = found.wall_offset_ns
-        for piece in _pieces(found, layout.stride):
-            yield Rows(list(rows.iter_unpack(piece)), requests)
+        for rows in _pieces(found, layout, plain):
+            yield Rows(rows, requests)
 
     return decode
 
 
-def _recorded_events(capture: _From, number: int, whole: bool) -> _Decoder:
-    layout: Described = capture.layouts[number]
+def _recorded_events(capture: _From, layout: Described, whole: bool) -> _Decoder:
     made = recorded.Recorded(layout, _texts(capture, layout))
-    rows = layout.rows(made.rows)
+    plain = layout.rows(made.rows)
 
     def decode(found: Records) -> Iterator[Sequence[Event]]:
         made.names = Names(capture.tasks, capture.files)
-        for piece in _pieces(found, layout.stride):
-            yield list(made.decode(list(rows.iter_unpack(piece)), found.wall_offset_ns))
+        for rows in _pieces(found, layout, plain):
+            yield list(made.decode(rows, found.wall_offset_ns))
 
     return decode
 
 
-def _recorded_objects(capture: _From, number: int, whole: bool) -> _Decoder:
-    layout: Described = capture.layouts[number]
+def _recorded_objects(capture: _From, layout: Described, whole: bool) -> _Decoder:
     head = capture.head
     if head is None:
         raise ValueError("the capture has no start")
     made = objects.Recorded(layout, head.start.kinds[0])
-    rows = layout.rows(made.layout)
+    plain = layout.rows(made.layout)
 
     def decode(found: Records) -> Iterator[Sequence[Event]]:
-        for piece in _pieces(found, layout.stride):
-            yield list(made.decode(list(rows.iter_unpack(piece)), capture.rows, found.wall_offset_ns))
+        for rows in _pieces(found, layout, plain):
+            yield list(made.decode(rows, capture.rows, found.wall_offset_ns))
 
     return decode
 
 
-def _nothing(capture: _From, number: int, whole: bool) -> _Decoder:
+def _nothing(capture: _From, layout: Described, whole: bool) -> _Decoder:
     """Decode nothing: only a join uses such records."""
     return lambda found: iter(())
 
 
-_DECODERS: dict[str, Callable[[_From, int, bool], _Decoder]] = {
+_DECODERS: dict[str, Callable[[_From, Described, bool], _Decoder]] = {
     records.RECORDS.record: _stories,
     recorded.RECORDED.record: _recorded_events,
     block.RECORDS.record: _requests,
