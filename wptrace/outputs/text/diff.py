@@ -235,11 +235,7 @@ def _value(value: int, unit: str) -> str:
 def _of_rows(difference: Difference, pairs: Sequence[Pair], top: int) -> Iterator[str]:
     """A line for each; of owners, those whose time changed the most."""
     kind = pairs[0].kind
-    shown = sorted(pairs, key=_weight, reverse=True) if kind.ranked else list(pairs)
-    left = 0
-    if top and len(shown) > top:
-        left = len(shown) - top
-        shown = shown[:top]
+    shown = (sorted(pairs, key=_weight, reverse=True) if kind.ranked else list(pairs))[: top or None]
     found = {(one.op, one.owner): one for one in difference.changes if one.kind.name == kind.name}
     names = [_name(pair) for pair in shown]
     width = min(max(len(kind.noun.plural) + 9, *map(columns, names)), _WIDEST)
@@ -247,7 +243,7 @@ def _of_rows(difference: Difference, pairs: Sequence[Pair], top: int) -> Iterato
     for name, pair in zip(names, shown):
         change = found.get((_op(pair), _owner(pair)))
         yield _row(difference, pair, ends(name, width), width, change)
-    yield from _left(left)
+    yield from _left(len(pairs) - len(shown))
 
 
 def _left(count: int) -> Iterator[str]:
@@ -302,7 +298,7 @@ def _owners(difference: Difference, top: int) -> Iterator[str]:
     if not found:
         return
     found.sort(key=lambda one: -abs(one.b.times[0] - one.a.times[0]))
-    shown = found[:top] if top else found
+    shown = found[: top or None]
     names = [changes.subject(one) for one in shown]
     width = min(max(20, *map(columns, names)), _WIDEST)
     yield _row_title("by owner", width)

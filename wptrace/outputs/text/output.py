@@ -143,14 +143,8 @@ class TextOutput(QuietOutput):
         if self.next_owner:
             return
         title = self._view.wanted.title
-        self._print(
-            [
-                "",
-                f"Summary of {title}" if title else "Summary",
-                *self._lines(report),
-                *self._view.closing(report, self._size[0]),
-            ]
-        )
+        lines = [*self._lines(report), *self._view.closing(report, self._size[0])]
+        self._print(["", f"Summary of {title}" if title else "Summary", *lines])
 
     def close(self) -> None:
         if self._keyboard is not None:

@@ -135,9 +135,7 @@ def chosen(start: Start) -> str:
     where += f", only {only}" if only else ""
     where += f", by {start.filters['by']}" if "by" in start.filters else ""
     where += f" {printable(str(start.filters['unit']))}" if "unit" in start.filters else ""
-    where += ", with neighbours" if start.filters.get("neighbours") else ""
-    where += ", with segments" if start.filters.get("segments") else ""
-    return where + (", with kicks" if start.filters.get("kicks") else "")
+    return where + "".join(f", with {name}" for name in ("neighbours", "segments", "kicks") if start.filters.get(name))
 
 
 def introduction(start: Start) -> Iterator[str]:
