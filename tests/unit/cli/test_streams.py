@@ -16,7 +16,7 @@ from subprocess import PIPE
 
 import pytest
 
-from wptrace.cli.options import named, stream
+from wptrace.cli.options import stream
 from wptrace.errors import UsageError, WptraceError
 
 PIPE_BYTES, WRITTEN = 65536, 300_000
@@ -84,12 +84,6 @@ def pending(fd: int) -> int:
 def test_what_is_thrown_away_is_not_mixed() -> None:
     with stream(options("/dev/null"), "/dev/null") as file:
         file.write("x")
-
-
-@pytest.mark.parametrize("option", ["-o", "--capture", "--log"])
-def test_a_file_has_a_name(option: str) -> None:
-    with pytest.raises(UsageError, match=f"{option} needs the name of a file"):
-        named("", option)
 
 
 def test_a_file_without_a_name_is_refused() -> None:

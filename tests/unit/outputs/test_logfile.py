@@ -17,6 +17,23 @@ def contents(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in folder.iterdir()}
 
 
+def numbers(*between: int) -> list[str]:
+    return [f"{number:04}" for number in range(*between)]
+
+
+def lines(*between: int) -> str:
+    return "".join(f"{number}\n" for number in numbers(*between))
+
+
+def logged(folder: Path, *records: str, largest: int = 10, kept: int = 2) -> LogFile:
+    """Write records, of which each is a line, and close the log."""
+    log = LogFile(folder / "log", largest, kept)
+    for one in records:
+        log.write([one])
+    log.close()
+    return log
+
+
 def test_it_continues_a_file_that_is_there(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("before\n")
     log = LogFile(tmp_path / "log")
@@ -27,32 +44,26 @@ def test_it_continues_a_file_that_is_there(tmp_path: Path) -> None:
 
 
 def test_it_is_rotated_before_it_grows_too_large_and_the_oldest_goes(tmp_path: Path) -> None:
-    log = LogFile(tmp_path / "log", largest=10, kept=2)
-    for number in range(8):
-        log.write([f"{number:04}"])  # two of five bytes each fit into a file
-    log.close()
-    assert contents(tmp_path) == {"log": "0006\n0007\n", "log.1": "0004\n0005\n", "log.2": "0002\n0003\n"}
+    # Two of five bytes each fit into a file.
+    logged(tmp_path, *numbers(8))
+    assert contents(tmp_path) == {"log": lines(6, 8), "log.1": lines(4, 6), "log.2": lines(2, 4)}
 
 
 def test_its_files_are_their_owners_alone(tmp_path: Path) -> None:
     mask = os.umask(0)
     try:
-        log = LogFile(tmp_path / "log", largest=10, kept=2)
-        for number in range(6):
-            log.write([f"{number:04}"])
-        log.close()
+        logged(tmp_path, *numbers(6))
     finally:
         os.umask(mask)
-    assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == dict.fromkeys(
-        ("log", "log.1", "log.2"), 0o600
-    )
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == dict.fromkeys(("log", "log.1", "log.2"), 0o600)
 
 
 def test_one_that_cannot_be_rotated_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No line is lost and no old file goes in vain. It is tried again after the log has grown by as much again."""
     log = LogFile(tmp_path / "log", largest=10, kept=2)
-    for number in range(5):
-        log.write([f"{number:04}"])
+    for one in numbers(5):
+        log.write([one])
     replace = Path.replace
     asked = []
 
@@ -64,39 +75,29 @@ def test_one_that_cannot_be_rotated_goes_on(tmp_path: Path, monkeypatch: pytest.
 
     # The same happens with an append-only file (chattr +a).
     monkeypatch.setattr(Path, "replace", refused)
-    for number in range(5, 11):
-        log.write([f"{number:04}"])
+    for one in numbers(5, 11):
+        log.write([one])
     assert (log.lost, log.unrotated, log.problem) == (0, 3, os.strerror(errno.EPERM))
     assert asked == ["log.1", "log", "log", "log"]
-    assert contents(tmp_path) == {"log": "".join(f"{one:04}\n" for one in range(4, 11)), "log.2": "0002\n0003\n"}
+    assert contents(tmp_path) == {"log": lines(4, 11), "log.2": lines(2, 4)}
     monkeypatch.setattr(Path, "replace", replace)
-    for number in range(11, 14):
-        log.write([f"{number:04}"])
+    for one in numbers(11, 14):
+        log.write([one])
     log.close()
-    assert contents(tmp_path) == {
-        "log": "0012\n0013\n",
-        "log.1": "".join(f"{one:04}\n" for one in range(4, 12)),
-        "log.2": "0002\n0003\n",
-    }
+    assert contents(tmp_path) == {"log": lines(12, 14), "log.1": lines(4, 12), "log.2": lines(2, 4)}
     assert (log.lost, log.unrotated) == (0, 3)
 
 
 def test_a_folder_in_which_an_old_one_should_be(tmp_path: Path) -> None:
     (tmp_path / "log.1").mkdir()
     (tmp_path / "log.1" / "file").write_text("")
-    log = LogFile(tmp_path / "log", largest=10, kept=1)
-    for number in range(3):
-        log.write([f"{number:04}"])
-    log.close()
+    log = logged(tmp_path, *numbers(3), kept=1)
     assert (log.lost, log.unrotated) == (0, 1)
-    assert (tmp_path / "log").read_text() == "0000\n0001\n0002\n"
+    assert (tmp_path / "log").read_text() == lines(3)
 
 
 def test_one_record_larger_than_the_file_is_written_whole(tmp_path: Path) -> None:
-    log = LogFile(tmp_path / "log", largest=10, kept=1)
-    log.write(["x" * 50])
-    log.write(["y" * 50])
-    log.close()
+    logged(tmp_path, "x" * 50, "y" * 50, kept=1)
     assert contents(tmp_path) == {"log": "y" * 50 + "\n", "log.1": "x" * 50 + "\n"}
 
 
@@ -163,7 +164,5 @@ def test_a_file_that_cannot_be_written_is_found_out_at_once(tmp_path: Path) -> N
 
 
 def test_names_that_are_no_text_do_not_stop_it(tmp_path: Path) -> None:
-    log = LogFile(tmp_path / "log")
-    log.write(["\udcff"])
-    log.close()
+    logged(tmp_path, "\udcff")
     assert contents(tmp_path) == {"log": "\\udcff\n"}

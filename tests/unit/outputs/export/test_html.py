@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,16 @@ def reported(folder: Path, *results: Any, view: str = "stages") -> dict[str, Any
     return data(page(folder, *results, view=view))
 
 
+def added(cells: Iterable[list[Any]]) -> list[Any]:
+    """Return count, sum and buckets of cells together."""
+    count = total = 0
+    buckets: Counter[int] = Counter()
+    for one in cells:
+        count, total = count + one[0], total + one[1]
+        buckets.update(dict(zip(one[-1][::2], one[-1][1::2])))
+    return [count, total, buckets]
+
+
 def summary(found: Any = None, **changes: Any) -> Report:
     return path.report(found, "summary", **changes)
 
@@ -67,11 +78,7 @@ def test_columns_add_up_to_the_whole(tmp_path: Path) -> None:
     for at, series in enumerate(found["series"]):
         for name, cell in series["cells"].items():
             of_it = [cells[str(at)].get(name, [0, 0, []]) for _, _, cells, _ in found["columns"] if str(at) in cells]
-            assert [sum(one[0] for one in of_it), sum(one[1] for one in of_it)] == cell[:2]
-            buckets: Counter[int] = Counter()
-            for _, _, flat in of_it:
-                buckets.update(dict(zip(flat[::2], flat[1::2])))
-            assert buckets == dict(zip(cell[-1][::2], cell[-1][1::2]))
+            assert added(of_it) == added([cell])
             checked += cell[0]
     assert checked
 
@@ -213,12 +220,7 @@ def test_events_are_columns_where_every_one_is_there(tmp_path: Path) -> None:
     for at, names in found["singles"]["of"].items():
         for name in names:
             cells = [cells[at][name] for _, _, cells in columns if at in cells]
-            count, total, *_, flat = parts[int(at)]["cells"][name]
-            assert (sum(cell[0] for cell in cells), sum(cell[1] for cell in cells)) == (count, total)
-            buckets: Counter[int] = Counter()
-            for cell in cells:
-                buckets.update(dict(zip(cell[2][::2], cell[2][1::2])))
-            assert buckets == dict(zip(flat[::2], flat[1::2])), name
+            assert added(cells) == added([parts[int(at)]["cells"][name]]), name
     # The missing one belongs to the second process.
     fewer = reported(tmp_path, start, *events[1:], summed(events))["singles"]
     assert set(fewer["of"]) == {"1"}

@@ -16,6 +16,11 @@ def said(found: Difference) -> list[str]:
     return [sentence for _, sentences in changes.findings(found) for sentence in sentences]
 
 
+def sentence(found: Difference, begin: str) -> str:
+    (one,) = [one for one in said(found) if one.startswith(begin)]
+    return one
+
+
 def shown(found: Difference, top: int = 20) -> list[str]:
     return list(diff.lines(found, False, top))
 
@@ -40,10 +45,10 @@ def test_a_change_is_split_into_reasons() -> None:
         Load(30, _QUICK, op="write", owner="/batch", bytes=1 << 20, dev="vda"),
     ]
     found = compared(side(before, rand, filters={}), side(after, rand, filters={}))
-    assert [one for one in said(found) if one.startswith("reads of /app: +")] == [
+    assert sentence(found, "reads of /app: +") == (
         "reads of /app: +1.77 ms (+204%, 870 us -> 2.64 ms): 1.44 ms in throttle of vda: /batch is new there;"
         " 332 us because they are larger (20.1 KiB -> 39.8 KiB); 2.71 us rest"
-    ]
+    )
     for change, _ in changes.findings(found):
         if change.figures["mean"].real:
             parts = parts_of(change)
@@ -55,16 +60,13 @@ def test_a_mix_of_devices_and_owners_is_named() -> None:
     rand = seeded(2)
     fast, slow = Load(80, _QUICK, dev="nvme0n1"), Load(20, {"device": (8_000_000.0, 0.1)}, dev="sda")
     found = compared(side([fast, slow], rand), side([fast._replace(rate=20), slow._replace(rate=80)], rand))
-    (sentence,) = [one for one in said(found) if one.startswith("reads: +")]
-    assert "because more are to sda (18% -> 80%)" in sentence
+    assert "because more are to sda (18% -> 80%)" in sentence(found, "reads: +")
     rand = seeded(3)
     app, batch = Load(80, _QUICK), Load(20, {"device": (8_000_000.0, 0.1)}, owner="batch")
     found = compared(side([app], rand), side([app, batch], rand))
-    (sentence,) = [one for one in said(found) if one.startswith("reads: +")]
-    assert "are of batch, which is new" in sentence
+    assert "are of batch, which is new" in sentence(found, "reads: +")
     found = compared(side([app, batch], rand), side([app], rand))
-    (sentence,) = [one for one in said(found) if one.startswith("reads: -")]
-    assert "because none are of batch any more" in sentence
+    assert "because none are of batch any more" in sentence(found, "reads: -")
 
 
 def test_sizes_that_have_nothing_in_common_are_not_told_apart() -> None:
