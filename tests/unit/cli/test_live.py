@@ -13,7 +13,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,60 +57,67 @@ class Lived(NamedTuple):
         return self.lines[-1]
 
 
-@pytest.fixture
-def both(obj: BpfObject, tmp_path: Path) -> tuple[Path, Path]:
-    return (
-        write(obj, tmp_path / "guest.wpt", GUEST, map(guest, range(COUNT))),
-        write(obj, tmp_path / "host.wpt", HOST, map(host, range(COUNT))),
-    )
+class World:
+    """A guest and its host by their captures, and the socket of the hypervisor."""
 
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[tuple[str, socket.socket]]:
-    """The socket of a hypervisor."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        name = os.path.relpath(tmp_path / "wp.sock")
-        listener.bind(name)
+    def __init__(self, obj: BpfObject, folder: Path, listener: socket.socket) -> None:
+        self.guest = write(obj, folder / "guest.wpt", GUEST, map(guest, range(COUNT)))
+        self.host = write(obj, folder / "host.wpt", HOST, map(host, range(COUNT)))
+        self.data, self.done = self.guest.read_bytes(), events(self.host)
+        self.name, self._listener = os.path.relpath(folder / "wp.sock"), listener
+        listener.bind(self.name)
         listener.listen(1)
-        yield name, listener
+
+    @contextmanager
+    def joining(self, stream: io.StringIO, recorder: CaptureOutput | None = None) -> Iterator[LiveJoin]:
+        """Begin a live join, and close it."""
+        with closing(Channel(self.name)) as found:
+            live = LiveJoin(found, {}, make(NDJSON, stream, "stages", Wanted()), recorder, 0)
+            live.start(HOST)
+            yield live
+            live.close()
+
+    def accept(self) -> socket.socket:
+        return self._listener.accept()[0]
+
+    def lived(
+        self,
+        *pieces: bytes,
+        done: Sequence[Event] | None = None,
+        recorder: CaptureOutput | None = None,
+        others: Sequence[Event] = (),
+    ) -> Lived:
+        """Run a live join. Half of the host's events come before the guest's data; `others` are of another guest."""
+        stream, done = io.StringIO(), self.done if done is None else done
+        with self.joining(stream, recorder) as live:
+            of_other_guest = live.of_other_guest()
+            for event in others:
+                of_other_guest.event(event)
+            there = self.accept()
+            for event in done[: len(done) // 2]:
+                live.event(event)
+            with there:
+                for number, piece in enumerate(pieces):
+                    if number == len(pieces) // 2:
+                        for event in done[len(done) // 2 :]:
+                            live.event(event)
+                    if not sent(there, piece, live):
+                        break
+                    live.interval(report("interval", range(1), 10**9))
+            while live.fd >= 0 and live.take():
+                pass
+            live.summary(report("summary", range(1), 10**9))
+        return Lived([json.loads(line) for line in stream.getvalue().splitlines()], str(live.trouble or ""))
+
+
+@pytest.fixture
+def world(obj: BpfObject, tmp_path: Path) -> Iterator[World]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        yield World(obj, tmp_path, listener)
 
 
 def events(path: Path) -> list[Event]:
     return join._read(path, "host", lambda event: event).events
-
-
-def lived(
-    place: tuple[str, socket.socket],
-    pieces: Sequence[bytes],
-    done: Sequence[Event],
-    recorder: CaptureOutput | None = None,
-    others: Sequence[Event] = (),
-) -> Lived:
-    """Run a live join. Half of the host's events come before the guest's data; `others` are of another guest."""
-    stream = io.StringIO()
-    output = make(NDJSON, stream, "stages", Wanted())
-    with closing(Channel(place[0])) as found:
-        live = LiveJoin(found, {}, output, recorder, 0)
-        live.start(HOST)
-        of_other_guest = live.of_other_guest()
-        for event in others:
-            of_other_guest.event(event)
-        there, _ = place[1].accept()
-        for event in done[: len(done) // 2]:
-            live.event(event)
-        with there:
-            for number, piece in enumerate(pieces):
-                if number == len(pieces) // 2:
-                    for event in done[len(done) // 2 :]:
-                        live.event(event)
-                if not sent(there, piece, live):
-                    break
-                live.interval(report("interval", range(1), 10**9))
-        while live.fd >= 0 and live.take():
-            pass
-        live.summary(report("summary", range(1), 10**9))
-        live.close()
-    return Lived([json.loads(line) for line in stream.getvalue().splitlines()], str(live.trouble or ""))
 
 
 def sent(there: socket.socket, piece: bytes, live: LiveJoin) -> bool:
@@ -129,14 +136,10 @@ def cut(data: bytes, chance: random.Random) -> list[bytes]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_it_is_joined_as_captures_are(
-    both: tuple[Path, Path], place: tuple[str, socket.socket], seed: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_is_joined_as_captures_are(world: World, seed: int, capsys: pytest.CaptureFixture[str]) -> None:
     chance = random.Random(seed)  # noqa: S311 - not a secret
-    data = both[0].read_bytes()
-    pieces = [data] if not seed else cut(data, chance)
-    found = lived(place, pieces, events(both[1]))
-    _, *expected, summary = reported(capsys, "join", *both, "--each")
+    found = world.lived(*(cut(world.data, chance) if seed else [world.data]))
+    _, *expected, summary = reported(capsys, "join", world.guest, world.host, "--each")
     assert found.trouble == ""
     assert found.lines[0]["kind"] == "start"
     assert [{**line, "clocks": 0, "stages": 0} for line in found.joined] == [
@@ -148,36 +151,29 @@ def test_it_is_joined_as_captures_are(
     assert sum(line["requests"]["finished"] for line in found.lines if line["kind"] == "interval") <= COUNT
 
 
-def test_each_request_tells_once_of_the_clocks(
-    obj: BpfObject, both: tuple[Path, Path], place: tuple[str, socket.socket], tmp_path: Path
-) -> None:
+def test_each_request_tells_once_of_the_clocks(obj: BpfObject, world: World, tmp_path: Path) -> None:
     """No matter how often it is looked at while it waits, or how far others narrow the offset."""
     chance = random.Random(0)  # noqa: S311 - not a secret
     shifts = [chance.randrange(-200, 200) for _ in range(COUNT)]
     begins = [int(host(n)["start_ns"]) + shift for n, shift in enumerate(shifts)]
     times: list[Fields] = [{**host(n), "start_ns": at, "end_ns": at + 600} for n, at in enumerate(begins)]
     there = write(obj, tmp_path / "uneven.wpt", HOST, times)
-    found = lived(place, cut(both[0].read_bytes(), chance), events(there))
+    found = world.lived(*cut(world.data, chance), done=events(there))
     assert found.summary["clocks"][0]["bounds"] == len(found.joined) == COUNT
 
 
-def test_who_had_the_device_of_the_host_is_named(
-    obj: BpfObject, both: tuple[Path, Path], place: tuple[str, socket.socket], tmp_path: Path
-) -> None:
+def test_who_had_the_device_of_the_host_is_named(obj: BpfObject, world: World, tmp_path: Path) -> None:
     filters = {"pid": 9, "guest": "other", "images": IMAGES}
     other = write(obj, tmp_path / "other.wpt", HOST._replace(filters=filters), map(of_another, range(COUNT)))
-    found = lived(place, [both[0].read_bytes()], events(both[1]), others=events(other))
+    found = world.lived(world.data, others=events(other))
     (one,) = (one for one in found.summary["verdict"]["findings"] if one["rule"] == "neighbour")
     assert (one["who"], one["had"], one["waits"]) == ("other 9", 0.5, COUNT)
 
 
-def test_a_capture_of_it_tells_the_same(
-    both: tuple[Path, Path], place: tuple[str, socket.socket], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_capture_of_it_tells_the_same(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "both.wpt"
     recorder = CaptureOutput(file, About("stages", (JOINED,), each=True, intervals=True))
-    pieces = cut(both[0].read_bytes(), random.Random(0))  # noqa: S311 - not a secret
-    found = lived(place, pieces, events(both[1]), recorder)
+    found = world.lived(*cut(world.data, random.Random(0)), recorder=recorder)  # noqa: S311 - not a secret
     again = reported(capsys, "replay", file)
     assert [line for line in again if line["kind"] == "joined"] == found.joined != []
     assert (
@@ -187,14 +183,12 @@ def test_a_capture_of_it_tells_the_same(
     )
 
 
-def test_a_channel_that_breaks_is_said(both: tuple[Path, Path], place: tuple[str, socket.socket]) -> None:
-    data = both[0].read_bytes()
-    done = events(both[1])
-    ends = list(frame_ends(both[0]))
+def test_a_channel_that_breaks_is_said(world: World) -> None:
+    ends = list(frame_ends(world.guest))
     # Before anything, in the first bytes, in a frame, after the records, before the end.
     for length, joined in ((0, 0), (5, 0), (30, 0), (ends[-3] - 1, None), (ends[-2], COUNT)):
-        found = lived(place, [data[:length]], done)
-        assert found.trouble == f"{place[0]} ended before the guest's trace did"
+        found = world.lived(world.data[:length])
+        assert found.trouble == f"{world.name} ended before the guest's trace did"
         assert found.summary["kind"] == "summary"
         assert joined is None or len(found.joined) == joined
 
@@ -204,25 +198,21 @@ def frame_ends(path: Path) -> Iterator[int]:
         yield from (frame.place + frame.length for frame in reader.frames())
 
 
-def test_bytes_of_no_capture_are_said(both: tuple[Path, Path], place: tuple[str, socket.socket]) -> None:
-    data, done = both[0].read_bytes(), events(both[1])
-    assert "is not a capture of wptrace" in lived(place, [b"x" * 100], done).trouble
-    assert "no events of wptrace io" in lived(place, [both[1].read_bytes()], done).trouble
-    flipped = bytearray(data)
-    flipped[len(data) // 2] ^= 4
-    found = lived(place, [bytes(flipped)], done)
+def test_bytes_of_no_capture_are_said(world: World) -> None:
+    assert "is not a capture of wptrace" in world.lived(b"x" * 100).trouble
+    assert "no events of wptrace io" in world.lived(world.host.read_bytes()).trouble
+    flipped = bytearray(world.data)
+    flipped[len(flipped) // 2] ^= 4
+    found = world.lived(bytes(flipped))
     assert "is damaged" in found.trouble
     assert found.summary["kind"] == "summary"
 
 
-def test_what_nobody_wrote_ends_in_a_sentence(
-    both: tuple[Path, Path], place: tuple[str, socket.socket], tmp_path: Path
-) -> None:
+def test_what_nobody_wrote_ends_in_a_sentence(world: World, tmp_path: Path) -> None:
     chance = random.Random(20)  # noqa: S311 - not a secret
-    done, whole = events(both[1]), opened(both[0])
-    ended = 0
+    whole, ended = opened(world.guest), 0
     for _ in range(100):
-        found = lived(place, [made(tmp_path / "hostile", wild(whole, chance)).read_bytes()], done)
+        found = world.lived(made(tmp_path / "hostile", wild(whole, chance)).read_bytes())
         ended += bool(found.trouble)
         assert found.summary["kind"] == "summary"
     assert 0 < ended < 100
@@ -230,8 +220,7 @@ def test_what_nobody_wrote_ends_in_a_sentence(
 
 def test_a_guest_that_asks_without_end_has_bounded_room(
     obj: BpfObject,
-    both: tuple[Path, Path],
-    place: tuple[str, socket.socket],
+    world: World,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -240,7 +229,7 @@ def test_a_guest_that_asks_without_end_has_bounded_room(
     many = 5_000
     strange = write(obj, tmp_path / "many", GUEST, ({**guest(n), "sector": 1 << 40} for n in range(many)))
     tracemalloc.start()
-    found = lived(place, cut(strange.read_bytes(), random.Random(1)), events(both[1]))  # noqa: S311
+    found = world.lived(*cut(strange.read_bytes(), random.Random(1)))  # noqa: S311
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert found.trouble == ""
@@ -269,27 +258,20 @@ def test_disks_and_operations_without_end_have_bounded_room() -> None:
     assert found.bytes == 512 * many
 
 
-def test_a_frame_of_many_records_holds_up_nobody(
-    both: tuple[Path, Path], place: tuple[str, socket.socket], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_frame_of_many_records_holds_up_nobody(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred bytes may be thousands of records. In between, signals are handled and the host's ring is read."""
-    whole = opened(both[0])
+    whole = opened(world.guest)
     at, stride, row = first_record(whole)
     for count, sound in ((500, True), (Arriving.most_bytes // stride + 1, False)):
         data = HEADER.pack(0, count, 0) + bytes([1]) * (stride // 8) + row
         many = made(tmp_path / "many", [*whole[:at], (Kind.RECORDS, data), *whole[at + 1 :]]).read_bytes()
         assert len(many) < 1 << 16
         monkeypatch.setattr(live_join, "_AT_ONCE_S", 0.0)
-        with closing(Channel(place[0])) as found:
-            live = LiveJoin(found, {}, make(NDJSON, io.StringIO(), "stages", Wanted()), None, 0)
-            live.start(HOST)
-            there, _ = place[1].accept()
-            turns = 0
-            with there:
-                there.sendall(many)
-                while live.fd >= 0 and select.select([live.fd], [], [], 10)[0] and live.take():
-                    turns += 1
-            live.close()
+        turns = 0
+        with world.joining(io.StringIO()) as live, world.accept() as there:
+            there.sendall(many)
+            while live.fd >= 0 and select.select([live.fd], [], [], 10)[0] and live.take():
+                turns += 1
         assert ("makes no sense" in str(live.trouble)) != sound, live.trouble
         assert (turns >= count) == sound
 
@@ -303,10 +285,8 @@ def first_record(frames: Frames) -> tuple[int, int, bytes]:
 
 
 @pytest.mark.parametrize("what", ["array", "moment"])
-def test_values_that_no_program_writes_end_in_a_sentence(
-    both: tuple[Path, Path], place: tuple[str, socket.socket], tmp_path: Path, what: str
-) -> None:
-    whole = opened(both[0])
+def test_values_that_no_program_writes_end_in_a_sentence(world: World, tmp_path: Path, what: str) -> None:
+    whole = opened(world.guest)
     if what == "array":
         number = next(at for at, (kind, _) in enumerate(whole) if kind == Kind.LAYOUT)
         described = json.loads(json.dumps(whole[number][1]))
@@ -320,29 +300,24 @@ def test_values_that_no_program_writes_end_in_a_sentence(
         at, stride, row = first_record(whole)
         data = HEADER.pack(0, 1, (1 << 63) - 1) + bytes([1]) * (stride // 8) + row
     file = made(tmp_path / "strange", [*whole[:at], (Kind.RECORDS, data), *whole[at + 1 :]])
-    found = lived(place, [file.read_bytes()], events(both[1]))
+    found = world.lived(file.read_bytes())
     assert "makes no sense" in found.trouble
     assert found.summary["kind"] == "summary"
 
 
-def test_what_the_host_lost_is_said(both: tuple[Path, Path], place: tuple[str, socket.socket]) -> None:
+def test_what_the_host_lost_is_said(world: World) -> None:
     lost = report("summary", range(1), 10**9)
     lost.books["requests"].lost[RING_FULL] = 3
     stream = io.StringIO()
-    with closing(Channel(place[0])) as found:
-        live = LiveJoin(found, {}, make(NDJSON, stream, "stages", Wanted()), None, 0)
-        live.start(HOST)
+    with world.joining(stream) as live:
         live.summary(lost)
-        live.close()
     assert json.loads(stream.getvalue().splitlines()[-1])["loss"]["ring_full"] == 3
 
 
 @pytest.mark.parametrize("forgets", [False, True])
-def test_names_without_end_have_bounded_room(
-    both: tuple[Path, Path], place: tuple[str, socket.socket], tmp_path: Path, forgets: bool
-) -> None:
+def test_names_without_end_have_bounded_room(world: World, tmp_path: Path, forgets: bool) -> None:
     """Names of groups or of cgroups: frames are small, but what they unpack to is not."""
-    whole = opened(both[0])
+    whole = opened(world.guest)
     at = next(number for number, (kind, _) in enumerate(whole) if kind == Kind.RECORDS)
     named = [
         (Kind.NAMES, {"cgroups": {str(one): f"{one}" + "x" * 8000 for one in range(number, number + 200)}})
@@ -358,7 +333,7 @@ def test_names_without_end_have_bounded_room(
     tracemalloc.start()
     file = made(tmp_path / "names", [*whole[:at], *named, *groups, *whole[at:]])
     tracemalloc.reset_peak()
-    found = lived(place, cut(file.read_bytes(), random.Random(2)), events(both[1]))  # noqa: S311
+    found = world.lived(*cut(file.read_bytes(), random.Random(2)))  # noqa: S311
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert bool(found.trouble) != forgets
@@ -366,21 +341,17 @@ def test_names_without_end_have_bounded_room(
     assert peak < 3 * (1 << 25)
 
 
-def test_what_the_host_did_for_nobody_is_forgotten(
-    both: tuple[Path, Path], place: tuple[str, socket.socket], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_host_did_for_nobody_is_forgotten(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "MOST", 50)
-    done = events(both[1])
     again = [
-        event._replace(fields={**event.fields, "image": {**event.fields["image"], "offset": 1 << 40}}) for event in done
+        event._replace(fields={**event.fields, "image": {**event.fields["image"], "offset": 1 << 40}})
+        for event in world.done
     ]
-    found = lived(place, [both[0].read_bytes()], again + done)
+    found = world.lived(world.data, done=again + world.done)
     assert found.summary["loss"]["unasked"] >= COUNT - 10
 
 
-def test_a_guest_that_was_paused_has_another_clock(
-    obj: BpfObject, place: tuple[str, socket.socket], tmp_path: Path
-) -> None:
+def test_a_guest_that_was_paused_has_another_clock(obj: BpfObject, world: World, tmp_path: Path) -> None:
     """Its clock stood still, so requests in later pieces are matched with another offset."""
     many, paused = 6 * COUNT, 3 * COUNT
     output = CaptureOutput(tmp_path / "paused", ABOUT)
@@ -401,7 +372,7 @@ def test_a_guest_that_was_paused_has_another_clock(
     done = events(write(obj, tmp_path / "done", HOST, map(later, range(many))))
     ends = [0, *frame_ends(tmp_path / "paused")]
     data = (tmp_path / "paused").read_bytes()
-    found = lived(place, [data[first:last] for first, last in zip(ends, ends[1:])], done)
+    found = world.lived(*(data[first:last] for first, last in zip(ends, ends[1:])), done=done)
     assert found.summary["loss"]["jumped"] == 1
     assert many - 2 * COUNT - 20 <= found.summary["requests"]["finished"] <= many - 64
     assert found.summary["requests"]["lost"] == many - found.summary["requests"]["finished"]
@@ -436,9 +407,9 @@ def test_names_that_are_no_channel(name: str) -> None:
         Channel(name)
 
 
-def test_a_file_is_no_channel(both: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_file_is_no_channel(world: World, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is a file, not a channel"):
-        Channel(str(both[0]))
+        Channel(str(world.guest))
     with pytest.raises(WptraceError, match="cannot be read"):
         Channel(str(tmp_path / "no" / "folder")).open()
 
@@ -478,10 +449,10 @@ def test_a_reader_that_never_reads_is_said(monkeypatch: pytest.MonkeyPatch) -> N
     os.close(theirs)
 
 
-def test_options_that_do_not_go_together(both: tuple[Path, Path]) -> None:
+def test_options_that_do_not_go_together(world: World) -> None:
     for words, expected in (
-        (["join", *map(str, both), "--pid", "1"], "--pid needs --live"),
-        (["join", str(both[0])], "takes two captures"),
+        (["join", str(world.guest), str(world.host), "--pid", "1"], "--pid needs --live"),
+        (["join", str(world.guest)], "takes two captures"),
         (["join", "--live", "x", "--disk", "vda"], "takes a disk"),
         (["join", "--live", "x", "0.001"], "too short"),
     ):
@@ -489,12 +460,11 @@ def test_options_that_do_not_go_together(both: tuple[Path, Path]) -> None:
             main(words)
 
 
-def test_the_kinds_of_frames_of_a_stream_are_those_of_a_file(both: tuple[Path, Path]) -> None:
-    stream = frames.Stream(both[0])
+def test_the_kinds_of_frames_of_a_stream_are_those_of_a_file(world: World) -> None:
+    stream = frames.Stream(world.guest)
     assert stream.cut
-    data = both[0].read_bytes()
-    kinds = [(frame.kind, stream.payload(frame)) for byte in data for frame in stream.feed(bytes([byte]))]
+    kinds = [(frame.kind, stream.payload(frame)) for byte in world.data for frame in stream.feed(bytes([byte]))]
     assert not stream.cut
-    with closing(frames.Reader(both[0])) as reader:
+    with closing(frames.Reader(world.guest)) as reader:
         assert kinds == [(frame.kind, reader.payload(frame)) for frame in reader.frames()]
     assert kinds[-1][0] == Kind.END
