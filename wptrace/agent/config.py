@@ -99,10 +99,6 @@ def _keep(text: str) -> int:
     return found
 
 
-def _endpoint(text: str) -> collector.Endpoint | None:
-    return collector.endpoint(text) if text else None
-
-
 def _to_an_hour(text: str) -> float:
     found = seconds(text)
     if not 1 <= found <= 3600:
@@ -203,7 +199,7 @@ OTLP = Table(
             "endpoint",
             "where, by HTTP; the default is OTEL_EXPORTER_OTLP_ENDPOINT, or this",
             "",
-            _endpoint,
+            lambda text: collector.endpoint(text) if text else None,
             example=collector.DEFAULT,
         ),
         Key("interval", "metrics are sent so often", "1m", _to_an_hour),

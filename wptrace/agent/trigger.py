@@ -164,7 +164,8 @@ class Watch(QuietConsumer):
             if when.sort == VERDICT:
                 self._check_verdict(state, now)
                 continue
-            found = when.values(snapshot, last) if not when.sort else self._in_flight(when)
+            in_flight = self._trace.flow.in_flight
+            found = oldest(in_flight(int(when.limit))) if when.sort else when.values(snapshot, last)
             place = state.look(found, seconds, now)
             if not state.since:
                 state.start = None
@@ -175,9 +176,6 @@ class Watch(QuietConsumer):
                     state.start = state.start._replace(at_ns=last.at_ns, cells=last.cells)
             if place is not None:
                 self._fire(state, place, found[place], now)
-
-    def _in_flight(self, when: Condition) -> dict[str, float]:
-        return oldest(self._trace.flow.in_flight(int(when.limit)))
 
     def _check_verdict(self, state: _State, now: float) -> None:
         """Check a verdict once for each period of the condition."""

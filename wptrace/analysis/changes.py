@@ -180,7 +180,7 @@ def _rate(
 
 def _percentile(sums: Sequence[Sums], stretches: Sequence[Sequence[tuple[int, Sums]]]) -> Figure:
     """Compare how many of both are beyond the p99 of one, which varies less than the percentile itself."""
-    found = [_beyond(sums, stretches, _slot_of(one)) for one in sums]
+    found = [_beyond(sums, stretches, index(round(one.percentile(99)))) for one in sums]
     return Figure(sums[0].percentile(99), sums[1].percentile(99), chance.either(*found))
 
 
@@ -199,11 +199,6 @@ def _beyond(sums: Sequence[Sums], stretches: Sequence[Sequence[tuple[int, Sums]]
             chance.of_ratio([beyond(one) for one in found], [one.count for one in found], likely / whole.count)
         )
     return chance.odds(shares[1] - shares[0], *noise)
-
-
-def _slot_of(one: Sums) -> int:
-    """The bucket of its p99."""
-    return index(round(one.percentile(99)))
 
 
 def _errors(

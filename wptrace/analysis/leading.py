@@ -38,10 +38,6 @@ class Leading:
         """The owner of a group is what `who` says, or OTHERS."""
         self.counters: dict[Group, Counter[str]] = {}
 
-    @property
-    def first(self) -> frozenset[Who]:
-        return frozenset(self._first)
-
     def keep(self, top: int) -> None:
         self._top = top
         while len(self._first) > top:

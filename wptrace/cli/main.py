@@ -155,7 +155,8 @@ def _ended() -> int:
         # Only what writes results may get here: a disk that is full, say.
         log.debug("where it failed", exc_info=True)
         _discard(sys.stdout)
-        return _complain(WptraceError(f"{_place(error)}{error.strerror or error}"))
+        what = error.filename or "the output cannot be written"
+        return _complain(WptraceError(f"{what}: {error.strerror or error}"))
     except WptraceError as error:
         return _complain(error)
     except KeyboardInterrupt:
@@ -229,10 +230,6 @@ def _flush_errors() -> None:
         sys.stderr.flush()
     except OSError:
         _discard(sys.stderr)
-
-
-def _place(error: OSError) -> str:
-    return f"{error.filename}: " if error.filename else "the output cannot be written: "
 
 
 def _complain(error: WptraceError) -> int:

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 from wptrace import __version__
 from wptrace.analysis import load, neighbours, waits
 from wptrace.model.book import Book, Cause
-from wptrace.model.kind import OPERATIONS, REQUESTS, TOTAL, Group
+from wptrace.model.kind import OPERATIONS, REQUESTS, TOTAL
 from wptrace.model.report import BYTES, UNTIMED, Event, InFlight, QuietOutput, Report, Row, Start
 from wptrace.model.rows import Number, Rows
 from wptrace.model.tally import Tally
@@ -41,7 +41,7 @@ class NdjsonOutput(QuietOutput):
         self._wanted = wanted
         self._title = {"flow": wanted.title} if wanted.title else {}
         # All events of a group have the same labels; there is no end of threads.
-        self._labels = lru_cache(_KNOWN)(self._labels_of)
+        self._labels = lru_cache(_KNOWN)(lambda group: {**self._title, **group.fields})
         self._forms = Forms(self._form, self._line, lambda _, value: encoded(value))
 
     def _write(self, line: Mapping[str, Any]) -> None:
@@ -106,9 +106,6 @@ class NdjsonOutput(QuietOutput):
             form.add(how, code)
         form.text(text)
         return form
-
-    def _labels_of(self, group: Group) -> dict[str, Any]:
-        return {**self._title, **group.fields}
 
     def in_flight(self, found: list[InFlight], at_ns: int) -> None:
         self._write(

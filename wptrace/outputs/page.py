@@ -56,12 +56,9 @@ def _body(difference: Difference, ending: Ending, dates: bool, top: int) -> Iter
     drawn = [one for one in difference.changes if not one.owner and one.kind.stages][:_MOST]
     for change in drawn:
         yield from _section(changes.subject(change), _of_change(difference, change))
-    yield from _section("All figures", [f"<pre>{_plain(chr(10).join(_tables(difference, dates, top)))}</pre>"])
+    tables = "\n".join(map(printable, diff.lines(difference, dates, top)))
+    yield from _section("All figures", [f"<pre>{_plain(tables)}</pre>"])
     yield "<footer>A <code>~</code> stands before a change that could be chance, or is too small to matter.</footer>"
-
-
-def _tables(difference: Difference, dates: bool, top: int) -> list[str]:
-    return [printable(line) for line in diff.lines(difference, dates, top)]
 
 
 def _section(title: str, lines: Sequence[str] | Iterator[str]) -> Iterator[str]:

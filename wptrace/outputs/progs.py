@@ -112,10 +112,11 @@ def _header(activity: Activity, dates: bool) -> Iterator[str]:
 def _programs(activity: Activity, width: int) -> Iterator[str]:
     title = f"  {'id':>6} {'type':<{_TYPE}} {'program':<{_NAME}} {'attached to':<{_WHERE}}"
     yield head(f"{title} {'runs':>9} {'mean':>8} {'CPU':>7} {'memory':>8}  held by", width)
+    seconds = activity.duration_ns / 1e9
     for usage in activity.programs:
-        program = usage.program
+        program, rate = usage.program, units.rate(usage.runs / seconds) if seconds else ""
         line = f"{_mark(program.own)} {program.id:>6} {_cell(program.type, _TYPE)} {_cell(program.name, _NAME)}"
-        line += f" {_cell(_where(program.attached), _WHERE)} {_rate(usage, activity.duration_ns):>9}"
+        line += f" {_cell(_where(program.attached), _WHERE)} {rate:>9}"
         mean = units.duration(usage.mean_ns) if usage.runs else "-"
         line += f" {mean:>8} {usage.share:>7.2%} {units.size(program.memory):>8}  {_holders(program.holders)}"
         yield head(line.rstrip(), width)
@@ -141,10 +142,6 @@ def _cell(text: str, width: int) -> str:
 def _where(places: tuple[str, ...]) -> str:
     more = f" and {len(places) - 1} more" if len(places) > 1 else ""
     return places[0] + more if places else "-"
-
-
-def _rate(usage: Usage, duration_ns: int) -> str:
-    return units.rate(usage.runs / (duration_ns / 1e9)) if duration_ns else ""
 
 
 def _holders(holders: tuple[Holder, ...]) -> str:

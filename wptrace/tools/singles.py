@@ -173,15 +173,11 @@ def _recorded_objects(capture: _From, layout: Described, whole: bool) -> _Decode
     return decode
 
 
-def _nothing(capture: _From, layout: Described, whole: bool) -> _Decoder:
-    """Decode nothing: only a join uses such records."""
-    return lambda found: iter(())
-
-
 _DECODERS: dict[str, Callable[[_From, Described, bool], _Decoder]] = {
     records.RECORDS.record: _stories,
     recorded.RECORDED.record: _recorded_events,
     block.RECORDS.record: _requests,
     objects.RECORDED.record: _recorded_objects,
-    kicks.RECORDS.record: _nothing,
+    # Only a join uses such records.
+    kicks.RECORDS.record: lambda *_: lambda found: iter(()),
 }

@@ -16,8 +16,6 @@ def load(module: str, extra: str, needs: str = "", package: str = "") -> Any:
     except Exception as error:
         needs, package = needs or f"{extra} files need", package or module.partition(".")[0]
         why = "is not installed" if isinstance(error, ImportError) else f"cannot be loaded ({error})"
-        raise WptraceError(f"{needs} the Python package {package}, which {why}", hint=_how(extra)) from None
-
-
-def _how(extra: str) -> str:
-    return f"pip install 'wptrace[{extra}]'"
+        raise WptraceError(
+            f"{needs} the Python package {package}, which {why}", f"pip install 'wptrace[{extra}]'"
+        ) from None

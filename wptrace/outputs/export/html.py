@@ -78,12 +78,8 @@ class HtmlExport(Export):
         self._times.interval(report)
 
     def finish(self, report: Report) -> None:
-        text = self._text(report)
-        self._file.write(page(self._title(report), self._data(report, text), text))
-
-    def _title(self, report: Report) -> str:
-        when = clock_seconds(report.ts_ns - report.duration_ns, True)
-        return f"wptrace {self._start.flow}, {when}"
+        text, when = self._text(report), clock_seconds(report.ts_ns - report.duration_ns, True)
+        self._file.write(page(f"wptrace {self._start.flow}, {when}", self._data(report, text), text))
 
     def _text(self, report: Report) -> list[str]:
         """Return the report as a terminal shows it."""

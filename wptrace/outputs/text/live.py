@@ -6,7 +6,6 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import signal
-from types import FrameType
 from typing import Any, Callable, TextIO
 
 # Rows of stages that took no time, and of those that took half of it or more, as their figures and bars say as well.
@@ -46,7 +45,7 @@ class Live:
         self._console = Console(file=self._stream, highlight=False)
         self._screen = Screen(console=self._console, auto_refresh=False, screen=True)
         self._screen.start()
-        self._before = signal.signal(signal.SIGWINCH, self._on_resize)
+        self._before = signal.signal(signal.SIGWINCH, lambda *_: self.redraw())
 
     def draw(self) -> None:
         """Draws anew, and once more if the size changed meanwhile."""
@@ -65,9 +64,6 @@ class Live:
     def resume(self) -> None:
         """After a stop, in which the shell had the other screen."""
         self._stream.write(ENTER)
-        self.redraw()
-
-    def _on_resize(self, number: int, frame: FrameType | None) -> None:
         self.redraw()
 
     def redraw(self) -> None:

@@ -95,7 +95,8 @@ def fit(sections: Mapping[str, Forms], height: int, without: Sequence[str] = ())
         if len(_lines(sections, chosen, without)) <= height:
             break
         # Beside each other, two tables may take fewer lines than one of them with a line for the other.
-        if name in chosen and form < len(sections[name]) and _shorter(sections[name], form, chosen[name]):
+        forms = sections[name] if name in chosen else ()
+        if form < len(forms) and len(forms[form]) < len(forms[chosen[name]]):
             given.append((name, chosen[name]))
             chosen[name] = form
     # The last to give way are the first to get back what the others left.
@@ -105,10 +106,6 @@ def fit(sections: Mapping[str, Forms], height: int, without: Sequence[str] = ())
             chosen = before
     lines = _lines(sections, chosen, without)
     return lines if len(lines) <= height else [*lines[: max(height - 1, 0)], _TOO_LOW][: max(height, 1)]
-
-
-def _shorter(forms: Forms, form: int, than: int) -> bool:
-    return len(forms[form]) < len(forms[than])
 
 
 def _lines(sections: Mapping[str, Forms], chosen: Mapping[str, int], without: Sequence[str] = ()) -> list[str]:

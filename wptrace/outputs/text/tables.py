@@ -103,12 +103,8 @@ def one(
     if group.kind.name not in waits.WAITING:
         return
     for found in (waits.of(report) if made is None else made).get(group.values, ()):
-        yield from _made_of(found, style.width)
-
-
-def _made_of(found: waits.Waits, width: int) -> Iterator[str]:
-    if parts := made_of(found):
-        yield from words.wrapped([f"of {found.stage}: {parts[0]}", *parts[1:]], width, "  ", ", ")
+        if parts := made_of(found):
+            yield from words.wrapped([f"of {found.stage}: {parts[0]}", *parts[1:]], style.width, "  ", ", ")
 
 
 def made_of(found: waits.Waits) -> list[str]:

@@ -51,7 +51,7 @@ def as_json(verdict: Verdict) -> dict[str, Any]:
 def _finding(finding: Finding, before: str) -> dict[str, Any]:
     of = finding.group
     group = {} if of is None else {**of.fields, "kind": of.kind.name}
-    figures = {name: _plain(name, value) for name, value in finding.figures.items()}
+    figures = {name: round(value, None if name.endswith("_ns") else 4) for name, value in finding.figures.items()}
     who = {"who": finding.who} if finding.who else {}
     advice = {"advice": finding.advice} if finding.advice and finding.advice != before else {}
     parts = [{"reason": name, "share": round(share, 4)} for name, share in finding.parts]
@@ -59,10 +59,6 @@ def _finding(finding: Finding, before: str) -> dict[str, Any]:
     if finding.dirtied_by:
         more["dirtied_by"] = finding.dirtied_by
     return {"rule": finding.rule, "stage": finding.stage, **group, **figures, **who, **advice, **more}
-
-
-def _plain(name: str, value: float) -> float:
-    return round(value) if name.endswith("_ns") else round(value, 4)
 
 
 def _what(group: Group | None) -> str:
