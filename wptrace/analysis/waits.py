@@ -115,7 +115,7 @@ def of(report: Report) -> ByGroup:
                 slept = took.sum if stage == ASLEEP_ALONE else asleep.get(key, 0 if stage in RUNNABLE else None)
                 made = _made(report, stage, took.sum, reasons.get(key, []), slept)
                 busy = work.get(key, Counter[str]())
-                shares = tuple((what, ns / busy.total()) for what, ns in busy.most_common())
+                shares = tuple((what, ns / sum(busy.values())) for what, ns in busy.most_common())
                 found.setdefault(group.values, []).append(made._replace(work=shares))
     return found
 
@@ -171,7 +171,7 @@ def whose(report: Report, values: tuple[Hashable, ...]) -> str:
 def owner_of_most(shares: Counter[str]) -> str:
     """Empty where nobody has at least half, or somebody who has no name."""
     who = max(shares, key=shares.__getitem__, default="")
-    return who if who not in (NOBODY, OTHERS) and shares[who] >= _MOST * shares.total() else ""
+    return who if who not in (NOBODY, OTHERS) and shares[who] >= _MOST * sum(shares.values()) else ""
 
 
 def limits(report: Report, dev: Hashable, op: Hashable) -> Counter[str]:
