@@ -122,12 +122,11 @@ def _trace(options: argparse.Namespace, definitions: Sequence[Definition]) -> in
 
     common.interval(options)
     common.require_one_form(options)
+    common.require_captured_alone(options)
     events = common.event_options(options)
     common.budget(options)
     if options.capture is not None and len(definitions) > 1:
         raise UsageError("--capture takes one flow, but several were named", "--what names one")
-    if options.capture is not None and (options.line or options.csv):
-        raise UsageError("--capture writes the events to a file: use --line or --csv with wptrace replay")
     if common.exports(options) and len(definitions) > 1:
         raise UsageError("a report or an export takes one definition, but several were named", hint="--what names one")
     if options.recorder is not None and len(definitions) > 1:

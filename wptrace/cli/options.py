@@ -198,6 +198,16 @@ def require_one_form(options: argparse.Namespace) -> None:
         raise UsageError(f"{form} and --json are two output formats: choose one")
 
 
+def require_captured_alone(options: argparse.Namespace) -> None:
+    """The records of events that are captured are not decoded."""
+    if options.capture is None:
+        return
+    events = options.each or options.slow is not None or options.sample is not None
+    form = "--line" if options.line else "--csv" if options.csv else "--export" if exports(options) and events else ""
+    if form:
+        raise UsageError(f"--capture writes the events to a file: use {form} with wptrace replay")
+
+
 class EventOptions(NamedTuple):
     slow_ns: int | None
     sample: int

@@ -49,8 +49,7 @@ def require(options: argparse.Namespace) -> common.EventOptions:
     """Check the options of the output before anything is looked up."""
     common.interval(options)
     common.require_one_form(options)
-    if options.capture is not None and (options.line or options.csv):
-        raise UsageError("--capture writes records instead of showing them: use --line or --csv with wptrace replay")
+    common.require_captured_alone(options)
     events = common.event_options(options)
     if options.segments and events.slow_ns is None and not events.sample:
         raise UsageError("--segments shows parts of events: it needs --slow, --each or --sample", hint="--slow 5ms")

@@ -49,6 +49,9 @@ def test_a_trace_that_fails_leaves_none(tmp_path: Path) -> None:
         (["--report", "x", "--export", "html=./x"], "named twice"),
         (["--report", "x", "-o", "x"], "named twice"),
         (["--report", "x", "--each", "--capture", "x"], "named twice"),
+        (["--export", "csv=x", "--each", "--capture", "y"], "use --export with wptrace replay"),
+        (["--report", "x", "--slow", "1ms", "--capture", "y"], "use --export with wptrace replay"),
+        (["--line", "--slow", "1ms", "--capture", "y"], "use --line with wptrace replay"),
     ],
 )
 def test_what_is_refused(words: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

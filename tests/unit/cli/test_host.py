@@ -35,7 +35,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         ([7, 8], ["--all", "--report", "x"], "a report or an export is of one guest"),
         ([7, 8], ["--all", "--csv"], "--line and --csv do not distinguish guests"),
         ([7], ["--all", "--pid", "7"], "not allowed with argument"),
-        ([7], ["--capture", "x", "--csv"], "--capture writes records instead of showing them"),
+        ([7], ["--capture", "x", "--csv"], "--capture writes the events to a file: use --csv"),
         ([7], ["--segments"], "--segments shows parts of events: it needs --slow, --each or --sample"),
     ],
 )
