@@ -1,100 +1,126 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Questions to the running kernel's type information, answered by libbpf: parsing its 5 MB here would take seconds."""
+"""The running kernel's types as wptrace/bpf/btf.py has them, each when it is first looked up.
+
+Libbpf parses them; reading all 5 MB of them in Python would take seconds.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 import struct
+from collections.abc import Iterator
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+from wptrace.bpf.btf import (
+    Btf,
+    Builder,
+    Enum,
+    Func,
+    FuncProto,
+    Kind,
+    Modifier,
+    Ptr,
+    Struct,
+    T,
+    Type,
+    Typedef,
+    Union,
+    Void,
+)
 from wptrace.bpf.lib import libbpf, require_kernel_btf
-from wptrace.errors import UnsupportedError
+from wptrace.errors import UnsupportedError, WptraceError
 
-# BTF kinds looked up by name (include/uapi/linux/btf.h)
-_PTR, _STRUCT, _UNION, _ENUM, _TYPEDEF, _FUNC = 2, 4, 5, 6, 8, 12
+# The types that libbpf looks up by name, with their kinds (include/uapi/linux/btf.h).
+_BY_NAME: dict[type[Type], tuple[int, ...]] = {Struct: (4,), Union: (5,), Enum: (6, 19), Typedef: (8,), Func: (12,)}
 KERNEL_BTF = Path("/sys/kernel/btf/vmlinux")
 _HEADER = struct.Struct("<HBBIIIII")
+_HEAD = struct.Struct("<III")
 _WORD = struct.Struct("<I")
 _LONGEST_NAME = 64
-_MODIFIERS = (9, 10, 11, 18)  # volatile, const, restrict, type tag
 
 
-class KernelBtf:
+class KernelBtf(Btf):
     """The BTF of vmlinux, or of one module on top of it."""
 
     def __init__(self, module: str | None = None, base: KernelBtf | None = None) -> None:
+        super().__init__([], None, b"")
         require_kernel_btf()
         self._libbpf = libbpf()
         self._lib, self._ffi = self._libbpf.lib, self._libbpf.ffi
         self._ids: dict[tuple[str, int], int] = {}
-        self._base = base  # freed after us: our strings and types continue its own
+        self._known: dict[int, Type] = {0: Void(0, "")}
+        self._builder = Builder(self.string)
+        self._beneath = base  # freed after us: our strings and types continue its own
         if module is None:
             handle = self._lib.btf__load_vmlinux_btf()
         else:
             handle = self._lib.btf__load_module_btf(module.encode(), base._handle if base else self._ffi.NULL)
         what = f"the type information of {module or 'the kernel'} cannot be read"
         self._handle: Any = self._ffi.gc(self._libbpf.pointer(handle, what), self._lib.btf__free)
+        self._count = int(self._lib.btf__type_cnt(self._handle))
 
-    def _find(self, name: str, kind: int) -> Any | None:
-        found = self._id(name, kind)
-        return self._type(found) if found else None
+    def string(self, offset: int) -> str:
+        name = self._lib.btf__name_by_offset(self._handle, offset)
+        if name == self._ffi.NULL:
+            raise WptraceError("the BTF is corrupt: a name lies outside the string section")
+        return bytes(self._ffi.string(name)).decode("utf-8", "replace")
 
-    def _type(self, type_id: int) -> Any:
-        return self._lib.btf__type_by_id(self._handle, type_id)
+    def __len__(self) -> int:
+        return self._count
 
-    def _kind(self, kind: Any) -> int:
-        return (int(kind.info) >> 24) & 0x1F
+    def __iter__(self) -> Iterator[Type]:
+        return (self.type(type_id) for type_id in range(self._count))
 
-    def _count(self, kind: Any) -> int:
-        return int(kind.info) & 0xFFFF
+    def enum_with(self, name: str) -> Enum | None:
+        """Without building all the other types."""
+        by_id, handle = self._lib.btf__type_by_id, self._handle
+        enums = (at for at in range(1, self._count) if by_id(handle, at).info >> 24 & 0x1F in _BY_NAME[Enum])
+        found = (self.type(at) for at in enums)
+        return next((one for one in found if isinstance(one, Enum) and name in {v.name for v in one.values}), None)
 
-    def _name(self, offset: int) -> str:
-        return bytes(self._ffi.string(self._lib.btf__name_by_offset(self._handle, offset))).decode()
+    def type(self, type_id: int) -> Type:
+        known = self._known.get(type_id)
+        if known is None:
+            if not 0 <= type_id < self._count:
+                raise WptraceError(f"BTF has no type {type_id}")
+            place: Any = self._lib.btf__type_by_id(self._handle, type_id)
+            head = _HEAD.unpack(self._ffi.buffer(place, _HEAD.size))
+            words = Builder.words(head[1])
+            rest = struct.unpack_from(f"<{words}I", self._ffi.buffer(place, _HEAD.size + 4 * words), _HEAD.size)
+            known = self._known[type_id] = self._builder.build(type_id, head, rest)
+        return known
 
-    def _target(self, type_id: int) -> Any:
-        kind = self._type(type_id)
-        while self._kind(kind) in (*_MODIFIERS, _TYPEDEF):
-            kind = self._type(kind.size_or_type)
-        return kind
+    def find(self, name: str, kind: Kind[T]) -> T | None:
+        """Find a struct, union, enum, typedef or function by name."""
+        found = next((type_id for number in _BY_NAME[kind] if (type_id := self._id(name, number))), 0)
+        entry = self.type(found) if found else None
+        return entry if isinstance(entry, kind) else None
 
-    def name_of(self, type_id: int) -> str:
-        """The name of a type, a function for one; empty where there is none."""
-        kind = self._type(type_id)
-        return "" if kind == self._ffi.NULL else self._name(kind.name_off)
-
-    @property
-    def count(self) -> int:
-        """The number of types; those of a module continue from here."""
-        return int(self._lib.btf__type_cnt(self._handle))
-
-    def _id(self, name: str, kind: int) -> int:
+    def _id(self, name: str, number: int) -> int:
         # libbpf goes through all types: a millisecond, and a function is asked for at its entry and its exit.
-        if (name, kind) not in self._ids:
-            self._ids[name, kind] = max(0, self._lib.btf__find_by_name_kind(self._handle, name.encode(), kind))
-        return self._ids[name, kind]
+        if (name, number) not in self._ids:
+            found = self._lib.btf__find_by_name_kind(self._handle, name.encode(), number)
+            self._ids[name, number] = max(0, int(found))
+        return self._ids[name, number]
 
     def function(self, name: str) -> int:
         """The id of its type; 0 where there is no such function."""
-        return self._id(name, _FUNC)
+        return self._id(name, *_BY_NAME[Func])
 
     def tracepoint_type(self, name: str) -> int:
         """Return the id of the type that a tracepoint calls."""
-        return self._id(f"btf_trace_{name}", _TYPEDEF)
+        return self._id(f"btf_trace_{name}", *_BY_NAME[Typedef])
 
     def has_function(self, name: str) -> bool:
         return bool(self.function(name))
 
     def enum_value(self, enum: str, name: str) -> int | None:
         """The value that has this name; None where the enum lacks it, or there is no such enum."""
-        kind = self._find(enum, _ENUM)
-        if kind is None:
-            return None
-        words = self._ffi.cast("__u32 *", kind) + 3
-        pairs = ((words[2 * index], words[2 * index + 1]) for index in range(self._count(kind)))
-        return next((int(value) for offset, value in pairs if self._name(offset) == name), None)
+        found = self.find(enum, Enum)
+        return next((one.value for one in found.values if one.name == name), None) if found else None
 
     @staticmethod
     def nameless_value(name: str) -> int | None:
@@ -117,44 +143,27 @@ class KernelBtf:
 
     def tracepoint(self, name: str) -> tuple[str, ...] | None:
         """The types of a tracepoint's arguments ("request *"), or None if this kernel lacks the tracepoint."""
-        typedef = self._find(f"btf_trace_{name}", _TYPEDEF)
-        if typedef is None:
-            return None
-        proto = self._type(self._type(typedef.size_or_type).size_or_type)
-        words = self._ffi.cast("__u32 *", proto) + 3
+        typedef = self.find(f"btf_trace_{name}", Typedef)
+        pointer = self.type(typedef.type) if typedef else None
+        proto = self.type(pointer.type) if isinstance(pointer, Ptr) else None
         # The first parameter is the probe's private data.
-        return tuple(self._spell(words[2 * index + 1]) for index in range(1, self._count(proto)))
+        return tuple(self._spell(one.type) for one in proto.params[1:]) if isinstance(proto, FuncProto) else None
 
     def _spell(self, type_id: int) -> str:
-        kind = self._type(type_id)
-        while self._kind(kind) in _MODIFIERS:
-            kind = self._type(kind.size_or_type)
-        if self._kind(kind) == _PTR:
-            return f"{self._spell(kind.size_or_type)} *" if kind.size_or_type else "void *"
-        return self._name(kind.name_off)
+        entry = self.type(type_id)
+        while isinstance(entry, Modifier) and not isinstance(entry, Typedef):
+            entry = self.type(entry.type)
+        if isinstance(entry, Ptr):
+            return f"{self._spell(entry.type)} *" if entry.type else "void *"
+        return entry.name
 
     def has_field(self, struct: str, path: str) -> bool:
         """Whether `struct` has the field `path` ("part", "bi_iter.bi_size"); anonymous members are looked through."""
-        kind = self._find(struct, _STRUCT)
-        for name in path.split("."):
-            if kind is None:
-                return False
-            kind = self._member(kind, name)
-        return kind is not None
-
-    def _member(self, kind: Any, name: str) -> Any | None:
-        if self._kind(kind) not in (_STRUCT, _UNION):
-            return None
-        words = self._ffi.cast("__u32 *", kind) + 3
-        for index in range(self._count(kind)):
-            label, type_id = self._name(words[3 * index]), words[3 * index + 1]
-            if label == name:
-                return self._target(type_id)
-            if not label:
-                found = self._member(self._target(type_id), name)
-                if found is not None:
-                    return found
-        return None
+        found = self.find(struct, Struct)
+        try:
+            return found is not None and bool(self.member(found, path))
+        except WptraceError:
+            return False
 
 
 @lru_cache(maxsize=1)

@@ -265,11 +265,11 @@ def _target(btf_id: int, type_id: int) -> str:
     try:
         with _opened(lib.lib.bpf_btf_get_fd_by_id(btf_id), "type information cannot be read") as fd:
             _info(fd, "struct bpf_btf_info", name=_address(buffer), name_len=_PATH)
+        name = _text(buffer)
+        known = vmlinux() if name == "vmlinux" else module(name)
+        return known.type(type_id).name if known is not None else ""
     except WptraceError:
         return ""
-    name = _text(buffer)
-    known = vmlinux() if name == "vmlinux" else module(name)
-    return known.name_of(type_id) if known is not None else ""
 
 
 def _interface(number: int) -> str:

@@ -39,7 +39,7 @@ def find(section: str, modules: Iterable[str]) -> Target | None:
     for owner, types in loaded or [("", kernel)]:
         found = types.tracepoint_type(name) if kind == "tp_btf" else types.function(name)
         if found:
-            return Target(found, owner if found >= kernel.count else "")
+            return Target(found, owner if found >= len(kernel) else "")
     return None
 
 

@@ -27,9 +27,11 @@ class Btf:
         self, functions: tuple[str, ...] = (), tracepoints: tuple[str, ...] = (), base: Btf | None = None
     ) -> None:
         self.base = base
-        self.first: int = base.count if base else 1
+        self.first: int = len(base) if base else 1
         self.functions, self.tracepoints = functions, tracepoints
-        self.count: int = self.first + len(functions) + len(tracepoints)
+
+    def __len__(self) -> int:
+        return self.first + len(self.functions) + len(self.tracepoints)
 
     def function(self, name: str) -> int:
         found = self.base.function(name) if self.base else 0

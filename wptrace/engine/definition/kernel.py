@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from wptrace.bpf import kernel_types
+from wptrace.bpf import kernel_btf
 from wptrace.bpf.btf import Btf
 from wptrace.bpf.generated import EVENTS
 from wptrace.engine.definition import source
@@ -86,10 +86,10 @@ class RunningKernel(Kernel):
     runs = True
 
     def __init__(self) -> None:
-        super().__init__(os.uname().release, kernel_types.vmlinux())
+        super().__init__(os.uname().release, kernel_btf.vmlinux())
 
     def module(self, name: str) -> Btf | None:
-        return kernel_types.module(name)
+        return kernel_btf.module(name)
 
     def event(self, name: str) -> dict[str, EventField] | None:
         for home in EVENTS:

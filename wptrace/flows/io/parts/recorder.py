@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from wptrace.bpf.btf import Enum
-from wptrace.bpf.kernel_types import vmlinux
+from wptrace.bpf.kernel_btf import vmlinux
 from wptrace.bpf.maps import Map
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import HEADER as ENTRY
