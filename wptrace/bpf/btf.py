@@ -12,7 +12,8 @@ Whatever the bytes are, the reader raises WptraceError and nothing else.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Callable, Final, NamedTuple, TypeVar
 
 from wptrace.errors import UnsupportedError, WptraceError
@@ -263,8 +264,9 @@ class Btf:
     def parse(cls, data: bytes, base: Btf | None = None) -> Btf:
         """Read a whole blob: the contents of an ELF section .BTF or of a file in /sys/kernel/btf."""
         type_data, strings = _sections(bytes(data))
+        types: list[Type] = [] if base else [Void(0, "")]
         try:
-            types = _Parser(strings, base).parse(type_data)
+            types += Builder(partial(_string, strings, base)).parse(type_data, len(base) if base else 1)
         except struct.error:
             raise WptraceError("the BTF is corrupt: it ends inside a type") from None
         return cls(types, base, strings)
@@ -426,16 +428,17 @@ class _Head(NamedTuple):
     extra: int
 
 
-class _Parser:
-    def __init__(self, strings: bytes, base: Btf | None) -> None:
-        self._strings = strings
-        self._base = base
+class Builder:
+    """Makes types of their words; `read_name` reads a name at its offset."""
+
+    def __init__(self, read_name: Callable[[int], str]) -> None:
+        self._read_name = read_name
         self._names: dict[int, str] = {0: ""}
         self._max_ref = 0
 
-    def parse(self, data: bytes) -> list[Type]:
-        types: list[Type] = [] if self._base else [Void(0, "")]
-        type_id = len(self._base) if self._base else 1
+    def parse(self, data: bytes, type_id: int) -> list[Type]:
+        """Make all types of a blob, the first of which gets this id."""
+        types: list[Type] = []
         offset, end = 0, len(data)
         header = struct.Struct("<III").unpack_from
         names = self._names
@@ -457,10 +460,22 @@ class _Parser:
             raise WptraceError(f"the BTF is corrupt: it refers to type {self._max_ref} of {type_id}")
         return types
 
+    @staticmethod
+    def words(info: int) -> int:
+        """Return how many 32-bit words follow the first three of a type; `info` is the second of those."""
+        fixed, each, _ = _KINDS[_kind_of(info)]
+        return fixed + each * (info & 0xFFFF)
+
+    def build(self, type_id: int, head: tuple[int, int, int], rest: tuple[int, ...]) -> Type:
+        """Make a single type."""
+        name_offset, info, extra = head
+        made = _Head(type_id, self._name(name_offset), info & 0xFFFF, info >> 31 == 1, extra)
+        return _KINDS[_kind_of(info)][2](self, made, rest)
+
     def _name(self, offset: int) -> str:
         name = self._names.get(offset)
         if name is None:
-            name = self._names[offset] = _string(self._strings, self._base, offset)
+            name = self._names[offset] = self._read_name(offset)
         return name
 
     def _ref(self, type_id: int) -> int:
@@ -473,17 +488,8 @@ class _Parser:
             raise WptraceError(f"the BTF is corrupt: the integer {head.name} does not fit its {head.extra} bytes")
         return Int(head.id, head.name, head.extra, rest[0])
 
-    def _ptr(self, head: _Head, rest: tuple[int, ...]) -> Type:
-        return Ptr(head.id, head.name, self._ref(head.extra))
-
     def _array(self, head: _Head, rest: tuple[int, ...]) -> Type:
         return Array(head.id, self._ref(rest[0]), self._ref(rest[1]), rest[2])
-
-    def _struct(self, head: _Head, rest: tuple[int, ...]) -> Type:
-        return Struct(head.id, head.name, head.extra, self._members(head, rest))
-
-    def _union(self, head: _Head, rest: tuple[int, ...]) -> Type:
-        return Union(head.id, head.name, head.extra, self._members(head, rest))
 
     def _members(self, head: _Head, rest: tuple[int, ...]) -> list[Member]:
         size_shift = 24 if head.flag else 32
@@ -493,39 +499,21 @@ class _Parser:
             for name, target, place in zip(rest[::3], rest[1::3], rest[2::3])
         ]
 
-    def _require_enum_size(self, head: _Head) -> None:
-        if head.extra not in (1, 2, 4, 8):
-            raise WptraceError(f"the BTF is corrupt: the enum {head.name} has {head.extra} bytes")
-
     def _enum(self, head: _Head, rest: tuple[int, ...]) -> Type:
-        self._require_enum_size(head)
-        wrap = 1 << 31 if head.flag else 0
-        values = [Enumerator(self._name(name), (value ^ wrap) - wrap) for name, value in zip(rest[::2], rest[1::2])]
-        return Enum(head.id, head.name, head.extra, head.flag, values)
+        return Enum(head.id, head.name, head.extra, head.flag, self._values(head, 32, zip(rest[::2], rest[1::2])))
 
     def _enum64(self, head: _Head, rest: tuple[int, ...]) -> Type:
-        self._require_enum_size(head)
-        wrap = 1 << 63 if head.flag else 0
-        values = [
-            Enumerator(self._name(name), ((high << 32 | low) ^ wrap) - wrap)
-            for name, low, high in zip(rest[::3], rest[1::3], rest[2::3])
-        ]
-        return Enum64(head.id, head.name, head.extra, head.flag, values)
+        wide = (high << 32 | low for low, high in zip(rest[1::3], rest[2::3]))
+        return Enum64(head.id, head.name, head.extra, head.flag, self._values(head, 64, zip(rest[::3], wide)))
+
+    def _values(self, head: _Head, bits: int, found: Iterable[tuple[int, int]]) -> list[Enumerator]:
+        if head.extra not in (1, 2, 4, 8):
+            raise WptraceError(f"the BTF is corrupt: the enum {head.name} has {head.extra} bytes")
+        wrap = 1 << bits - 1 if head.flag else 0
+        return [Enumerator(self._name(name), (value ^ wrap) - wrap) for name, value in found]
 
     def _fwd(self, head: _Head, rest: tuple[int, ...]) -> Type:
         return Fwd(head.id, head.name, head.flag)
-
-    def _typedef(self, head: _Head, rest: tuple[int, ...]) -> Type:
-        return Typedef(head.id, head.name, self._ref(head.extra))
-
-    def _volatile(self, head: _Head, rest: tuple[int, ...]) -> Type:
-        return Volatile(head.id, head.name, self._ref(head.extra))
-
-    def _const(self, head: _Head, rest: tuple[int, ...]) -> Type:
-        return Const(head.id, head.name, self._ref(head.extra))
-
-    def _restrict(self, head: _Head, rest: tuple[int, ...]) -> Type:
-        return Restrict(head.id, head.name, self._ref(head.extra))
 
     def _func(self, head: _Head, rest: tuple[int, ...]) -> Type:
         return Func(head.id, head.name, self._ref(head.extra), head.vlen)
@@ -548,33 +536,16 @@ class _Parser:
         component = (rest[0] ^ 1 << 31) - (1 << 31)
         return DeclTag(head.id, head.name, self._ref(head.extra), component)
 
-    def _type_tag(self, head: _Head, rest: tuple[int, ...]) -> Type:
-        return TypeTag(head.id, head.name, self._ref(head.extra))
+
+_Build = Callable[[Builder, _Head, tuple[int, ...]], Type]
 
 
-class Builder(_Parser):
-    """Makes single types from a blob whose names a caller has parsed."""
+def _composite(kind: type[Composite]) -> _Build:
+    return lambda builder, head, rest: kind(head.id, head.name, head.extra, builder._members(head, rest))
 
-    def __init__(self, name: Callable[[int], str]) -> None:
-        super().__init__(b"", None)
-        self._read_name = name
 
-    def _name(self, offset: int) -> str:
-        name = self._names.get(offset)
-        if name is None:
-            name = self._names[offset] = self._read_name(offset)
-        return name
-
-    @staticmethod
-    def words(info: int) -> int:
-        """Return how many 32-bit words follow the first three of a type; `info` is the second of those."""
-        fixed, each, _ = _KINDS[_kind_of(info)]
-        return fixed + each * (info & 0xFFFF)
-
-    def build(self, type_id: int, head: tuple[int, int, int], rest: tuple[int, ...]) -> Type:
-        name_offset, info, extra = head
-        made = _Head(type_id, self._name(name_offset), info & 0xFFFF, info >> 31 == 1, extra)
-        return _KINDS[_kind_of(info)][2](self, made, rest)
+def _reference(kind: type[Ref]) -> _Build:
+    return lambda builder, head, rest: kind(head.id, head.name, builder._ref(head.extra))
 
 
 def _kind_of(info: int) -> int:
@@ -595,29 +566,27 @@ def _string(strings: bytes, base: Btf | None, offset: int) -> str:
     return strings[offset:end].decode("utf-8", "replace")
 
 
-_Builder = Callable[[_Parser, _Head, tuple[int, ...]], Type]
-
 # By info.kind: the number of 32-bit words after the head, the number of further ones for each of info.vlen, the
 # builder.
-_KINDS: Final[tuple[tuple[int, int, _Builder], ...]] = (
-    (0, 0, _Parser._float),  # 0 is void, which never appears
-    (1, 0, _Parser._int),
-    (0, 0, _Parser._ptr),
-    (3, 0, _Parser._array),
-    (0, 3, _Parser._struct),
-    (0, 3, _Parser._union),
-    (0, 2, _Parser._enum),
-    (0, 0, _Parser._fwd),
-    (0, 0, _Parser._typedef),
-    (0, 0, _Parser._volatile),
-    (0, 0, _Parser._const),
-    (0, 0, _Parser._restrict),
-    (0, 0, _Parser._func),
-    (0, 2, _Parser._func_proto),
-    (1, 0, _Parser._var),
-    (0, 3, _Parser._datasec),
-    (0, 0, _Parser._float),
-    (1, 0, _Parser._decl_tag),
-    (0, 0, _Parser._type_tag),
-    (0, 3, _Parser._enum64),
+_KINDS: Final[tuple[tuple[int, int, _Build], ...]] = (
+    (0, 0, Builder._float),  # 0 is void, which never appears
+    (1, 0, Builder._int),
+    (0, 0, _reference(Ptr)),
+    (3, 0, Builder._array),
+    (0, 3, _composite(Struct)),
+    (0, 3, _composite(Union)),
+    (0, 2, Builder._enum),
+    (0, 0, Builder._fwd),
+    (0, 0, _reference(Typedef)),
+    (0, 0, _reference(Volatile)),
+    (0, 0, _reference(Const)),
+    (0, 0, _reference(Restrict)),
+    (0, 0, Builder._func),
+    (0, 2, Builder._func_proto),
+    (1, 0, Builder._var),
+    (0, 3, Builder._datasec),
+    (0, 0, Builder._float),
+    (1, 0, Builder._decl_tag),
+    (0, 0, _reference(TypeTag)),
+    (0, 3, Builder._enum64),
 )
