@@ -9,7 +9,7 @@ import os
 import select
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -346,7 +346,7 @@ def test_program_types_attach_and_run(binding: BpfObject, program: str, tmp_path
         assert caught.value.exit_code == 3
         return
     binding.load()
-    with found.attach() as link, (tmp_path / "file").open("w") as file:
+    with closing(found.attach()) as link, (tmp_path / "file").open("w") as file:
         assert link.where == found.section
         file.write("x")
         os.fsync(file.fileno())
@@ -370,7 +370,7 @@ def test_a_program_goes_where_it_is_aimed(binding: BpfObject) -> None:
     lib.check(lib.lib.bpf_obj_get_info_by_fd(aimed.fd, reported, size), "nothing is known of it")
     # Kernels before 5.17 do not report it.
     assert reported.attach_btf_id in (aimed.target.type_id, 0)
-    with aimed.attach():
+    with closing(aimed.attach()):
         binding.bss.target_tgid = os.getpid()
         for _ in range(10):
             call()
@@ -387,7 +387,7 @@ def test_kprobes_attach_and_run(binding: BpfObject, program: str, tmp_path: Path
         with pytest.raises(LibbpfError, match=f"cannot be attached to {binding.progs[program].section}"):
             binding.progs[program].attach()
         return
-    with binding.progs[program].attach(), (tmp_path / "file").open("w") as file:
+    with closing(binding.progs[program].attach()), (tmp_path / "file").open("w") as file:
         os.fsync(file.fileno())
         # An fsync of an overlay calls another one below.
         assert binding.bss.hits > 0
@@ -397,7 +397,7 @@ def test_a_clock_event_runs_its_program(binding: BpfObject) -> None:
     binding.progs["on_perf_event"].autoload = True
     binding.load()
     fd = perf.open_clock(cpu=-1, pid=os.getpid(), period_ns=1_000_000)
-    with binding.progs["on_perf_event"].attach_perf_event(fd):
+    with closing(binding.progs["on_perf_event"].attach_perf_event(fd)):
         wait_until(lambda: sum(range(10_000)) and binding.bss.hits >= 3, "three overflows")
 
 

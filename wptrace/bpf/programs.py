@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from types import TracebackType
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Callable, NamedTuple
 
 from wptrace.bpf import perf, targets
@@ -40,14 +40,6 @@ class Link:
         if self._handle is not None:
             libbpf().lib.bpf_link__destroy(self._handle)
             self._handle = None
-
-    def __enter__(self) -> Link:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class Program:
@@ -181,18 +173,12 @@ def statistics_of(fd: int, name: str) -> Statistics:
     )
 
 
-class run_statistics:  # noqa: N801 - a context manager reads as a function
+@contextmanager
+def run_statistics() -> Iterator[None]:
     """Let the kernel count runs and run time of all programs while this is open. It costs some 20 ns a run."""
-
-    def __init__(self) -> None:
-        self._fd = -1
-
-    def __enter__(self) -> run_statistics:
-        lib = libbpf()
-        self._fd = lib.check(lib.lib.bpf_enable_stats(_BPF_STATS_RUN_TIME), "run-time statistics cannot be switched on")
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        os.close(self._fd)
+    lib = libbpf()
+    fd = lib.check(lib.lib.bpf_enable_stats(_BPF_STATS_RUN_TIME), "run-time statistics cannot be switched on")
+    try:
+        yield
+    finally:
+        os.close(fd)

@@ -7,6 +7,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from wptrace.bpf.programs import run_statistics
@@ -42,7 +43,7 @@ class Meter:
 
     def __init__(self, programs: Sequence[Counted]) -> None:
         self._programs = programs
-        self._statistics: run_statistics | None = None
+        self._statistics: AbstractContextManager[None] | None = None
         self._begin: _Reading | None = None
         self._last = self._read()
         self.refused = ""
