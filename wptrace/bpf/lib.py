@@ -173,6 +173,12 @@ def libbpf() -> Libbpf:
     return Libbpf()
 
 
+def memory_of(fd: int) -> int:
+    """Return the bytes of kernel memory of a program or map, as the kernel accounts for them."""
+    with open(f"/proc/self/fdinfo/{fd}") as info:  # noqa: PTH123
+        return next((int(line.split()[1]) for line in info if line.startswith("memlock:")), 0)
+
+
 def require_kernel_btf() -> None:
     """Without the kernel's own type information nothing can be relocated."""
     if not os.path.exists("/sys/kernel/btf/vmlinux"):  # noqa: PTH110 - start-up: no pathlib import for one question

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from wptrace.bpf.kernel_btf import module, vmlinux
-from wptrace.bpf.lib import libbpf
+from wptrace.bpf.lib import libbpf, memory_of
 from wptrace.errors import LibbpfError, WptraceError
 
 _NAME = 16
@@ -73,7 +73,7 @@ def programs() -> Iterator[LoadedProgram]:
             _full_name(fd, info),
             info.run_cnt,
             info.run_time_ns,
-            _memory(fd),
+            memory_of(fd),
             tuple(maps[0 : info.nr_map_ids]),
         )
 
@@ -88,7 +88,7 @@ def maps() -> Iterator[LoadedMap]:
             info.key_size,
             info.value_size,
             info.max_entries,
-            _memory(fd),
+            memory_of(fd),
         )
 
 
@@ -162,15 +162,6 @@ def _info(fd: int, kind: str, **given: int) -> Any:
     size = lib.ffi.new("__u32 *", lib.ffi.sizeof(kind))
     lib.check(lib.lib.bpf_obj_get_info_by_fd(fd, info, size), f"the kernel says nothing about a {kind}")
     return info
-
-
-def _memory(fd: int) -> int:
-    """Bytes of kernel memory, as the kernel accounts for them."""
-    with open(f"/proc/self/fdinfo/{fd}") as info:  # noqa: PTH123
-        for line in info:
-            if line.startswith("memlock:"):
-                return int(line.split()[1])
-    return 0
 
 
 def _address(buffer: Any) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
-from wptrace.bpf.lib import libbpf
+from wptrace.bpf.lib import libbpf, memory_of
 from wptrace.errors import UsageError, WptraceError
 
 if TYPE_CHECKING:
@@ -53,8 +54,6 @@ class Map:
         self.type: int = self._lib.bpf_map__type(handle)
         self.per_cpu = self.type in PER_CPU
         self._cpus = self._libbpf.cpus if self.per_cpu else 1
-        self._key: Any = None
-        self._value: Any = None
 
     @property
     def fd(self) -> int:
@@ -88,21 +87,15 @@ class Map:
             self._lib.bpf_map__set_autocreate(self._handle, False), f"map {self.name} cannot be left out"
         )
 
-    @property
+    @cached_property
     def key_codec(self) -> Any:
-        if self._key is None:
-            self._key = self._codec(
-                self._lib.bpf_map__btf_key_type_id(self._handle), self._lib.bpf_map__key_size(self._handle)
-            )
-        return self._key
+        return self._codec(self._lib.bpf_map__btf_key_type_id(self._handle), self._lib.bpf_map__key_size(self._handle))
 
-    @property
+    @cached_property
     def value_codec(self) -> Any:
-        if self._value is None:
-            self._value = self._codec(
-                self._lib.bpf_map__btf_value_type_id(self._handle), self._lib.bpf_map__value_size(self._handle)
-            )
-        return self._value
+        return self._codec(
+            self._lib.bpf_map__btf_value_type_id(self._handle), self._lib.bpf_map__value_size(self._handle)
+        )
 
     def _codec(self, type_id: int, size: int) -> Any:
         from wptrace.bpf.layout import codec
@@ -272,12 +265,7 @@ class Map:
         return self.max_entries * (self._lib.bpf_map__key_size(self._handle) * (self.type not in ARRAYS) + value or 1)
 
     def memory(self) -> int:
-        """Bytes of kernel memory, as the kernel accounts for them."""
-        with open(f"/proc/self/fdinfo/{self.fd}") as info:  # noqa: PTH123
-            for line in info:
-                if line.startswith("memlock:"):
-                    return int(line.split()[1])
-        return 0
+        return memory_of(self.fd)
 
 
 def _add(values: list[Any]) -> Any:
@@ -286,7 +274,4 @@ def _add(values: list[Any]) -> Any:
         return sum(values)
     if isinstance(first, tuple) and not hasattr(first, "_fields"):
         return tuple(_add(list(column)) for column in zip(*values))
-    total: dict[str, int | Any] = {}
-    for name in first._asdict():
-        total[name] = _add([getattr(value, name) for value in values])
-    return type(first)(**total)
+    return type(first)(**{name: _add([getattr(value, name) for value in values]) for name in first._asdict()})

@@ -231,8 +231,6 @@ class BpfObject:
 
 def machine() -> str:
     """The folder name of this machine's objects."""
-    import os
-
     name = os.uname().machine
     known = {"x86_64": "x86_64", "aarch64": "arm64"}
     if name not in known:
@@ -242,8 +240,6 @@ def machine() -> str:
 
 def named_folder() -> Path | None:
     """Return the folder of WPTRACE_BPF_DIR, which has to exist: otherwise unintended objects would run."""
-    import os
-
     named = os.environ.get("WPTRACE_BPF_DIR")
     if named and not os.path.isdir(named):  # noqa: PTH112
         raise WptraceError(f"WPTRACE_BPF_DIR names {named}, which is not a folder", "name one with objects, or none")

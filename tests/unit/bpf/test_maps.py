@@ -328,10 +328,10 @@ def test_values_of_all_cpus_are_added_up_field_by_field(monkeypatch: pytest.Monk
     kernel = Kernel(PERCPU_ARRAY, cpus=3)
     kernel.elements[key(0)] = struct.pack("<QQQ", 1, 20, 300)
     found = table(kernel, monkeypatch)
-    found._value = Numbers(8)
+    found.value_codec = Numbers(8)
     assert found.summed(key(0)) == 321
     kernel = Kernel(ARRAY)
     kernel.elements[key(0)] = struct.pack("<Q", 5)
     found = table(kernel, monkeypatch)
-    found._value = Numbers(8)
+    found.value_codec = Numbers(8)
     assert found.summed(key(0)) == 5
