@@ -99,7 +99,7 @@ class OwnerNames:
             pod, (of, container) = self._pods.get(one.pod), self._containers.get(one.container, (_NONE, ""))
         lasts = (pod is not None or of is not _NONE) and (bool(container) or self._by != "container")
         found = pod or of
-        named = found if found is not _NONE else Pod("", one.short_pod)
+        named = found if found is not _NONE else Pod("", shortened(one.pod))
         return named, container or one.short_container, lasts
 
     def _read(self) -> None:

@@ -43,10 +43,6 @@ class Made(NamedTuple):
     def short_container(self) -> str:
         return self.container[:_ID]
 
-    @property
-    def short_pod(self) -> str:
-        return shortened(self.pod)
-
 
 def shortened(pod: str) -> str:
     """The uid of a pod, as far as people need it."""
@@ -55,20 +51,10 @@ def shortened(pod: str) -> str:
 
 def made(path: str) -> Made:
     names = [name for name in path.split("/") if name]
-    pod = next((found.group(1) for name in names if (found := _POD.fullmatch(name))), "").replace("_", "-")
-    runtime = container = guest = ""
-    for at, name in enumerate(names):
-        scope = _SCOPE.fullmatch(name)
-        if scope is not None:
-            runtime, container = _RUNTIMES[scope.group(1)], scope.group(2)
-        elif _CONTAINER.fullmatch(name):
-            runtime, container = "docker" if "docker" in names[:at] else "container", name
-        elif (machine := _GUEST.fullmatch(_plain(name))) is not None:
-            guest = f"{machine.group(1)} {machine.group(2)}"
-        else:
-            continue
-        # Levels below belong to the container or guest itself.
-        break
+    pod = _pod(names)
+    # Levels below a container or guest belong to itself.
+    found = (_machine(name, names[:at]) for at, name in enumerate(names))
+    runtime, container, guest = next(filter(any, found), ("", "", ""))
     return Made(pod, runtime, container, guest, _outermost(names, pod, runtime, guest))
 
 
@@ -89,14 +75,13 @@ def short(path: str) -> str:
     names = [name for name in path.split("/") if name]
     if not names:
         return path
-    pod = next((found.group(1) for name in names if (found := _POD.fullmatch(name))), "")
-    at, inside = next(
-        ((at, said) for at in reversed(range(len(names))) if (said := _machine(names[at], names[:at]))), (-1, "")
-    )
+    pod = _pod(names)
+    machines = ((at, _machine(names[at], names[:at])) for at in reversed(range(len(names))))
+    at, (runtime, container, guest) = next((one for one in machines if any(one[1])), (-1, ("", "", "")))
+    inside = f"{runtime} {container[:_ID]}" if container else guest
     if not pod and not inside:
         return _unit(names[-1])
-    # systemd has no dashes in names: each is a level of a slice.
-    words = [f"pod {pod.replace('_', '-')[:_POD_ID]}"] if pod else []
+    words = [f"pod {shortened(pod)}"] if pod else []
     words += [inside] if inside else []
     # A container or a guest may have cgroups of its own inside.
     if inside and names[at + 1 :]:
@@ -116,14 +101,19 @@ def _plain(name: str) -> str:
     return _ESCAPED.sub(lambda found: chr(int(found.group(1), 16)), name)
 
 
-def _machine(name: str, above: list[str]) -> str:
-    """A container, or a guest of libvirt."""
+def _pod(names: list[str]) -> str:
+    pod = next((found.group(1) for name in names if (found := _POD.fullmatch(name))), "")
+    # systemd has no dashes in names: each is a level of a slice.
+    return pod.replace("_", "-")
+
+
+def _machine(name: str, above: list[str]) -> tuple[str, str, str]:
+    """Runtime and id of a container, and what a guest of libvirt is called; empty where it is none."""
     scope = _SCOPE.fullmatch(name)
     if scope is not None:
-        return f"{_RUNTIMES[scope.group(1)]} {scope.group(2)[:_ID]}"
+        return _RUNTIMES[scope.group(1)], scope.group(2), ""
     if _CONTAINER.fullmatch(name):
         # Without systemd, docker and the runtimes of pods have a folder of their own.
-        runtime = "docker" if "docker" in above else "container"
-        return f"{runtime} {name[:_ID]}"
+        return "docker" if "docker" in above else "container", name, ""
     guest = _GUEST.fullmatch(_plain(name))
-    return f"{guest.group(1)} {guest.group(2)}" if guest is not None else ""
+    return "", "", f"{guest.group(1)} {guest.group(2)}" if guest is not None else ""
