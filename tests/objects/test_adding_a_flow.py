@@ -19,5 +19,6 @@ def test_the_worked_example_compiles(tmp_path: Path) -> None:
     copy_of_sources(tree, objects=False)
     (tree / "bpf_src" / "irq" / "irq.bpf.c").write_text(source)
     made = built(tmp_path, source=tree)
-    functions = {entry.name for entry in Btf.parse(ObjectFile(made["x86_64/irq.bpf.o"]).btf) if isinstance(entry, Func)}
+    types = Btf.parse(ObjectFile(made["x86_64/irq.bpf.o"]).content(".BTF"))
+    functions = {entry.name for entry in types if isinstance(entry, Func)}
     assert {"enter_tp_btf", "enter_raw_tp", "leave_tp_btf", "leave_raw_tp"} <= functions

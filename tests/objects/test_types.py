@@ -15,8 +15,15 @@ from wptrace.bpf import btf
 from wptrace.bpf.btf import Btf
 from wptrace.bpf.elf import ObjectFile
 from wptrace.bpf.layout import Record, codec
+from wptrace.bpf.object import BpfObject
 
 NAMES = [f"{arch}/types.bpf.o" for arch in ARCHES]
+
+
+def opened(path: Path) -> tuple[ObjectFile, Btf]:
+    """Return the file, and its types with the places of variables, which libbpf fills in."""
+    with BpfObject(path) as obj:
+        return ObjectFile(path), obj.btf
 
 
 def variable(file: ObjectFile, parsed: Btf, section: str, name: str) -> Any:
@@ -30,8 +37,7 @@ def variable(file: ObjectFile, parsed: Btf, section: str, name: str) -> Any:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_values_are_read_as_clang_wrote_them(types_objects: dict[str, Path], name: str) -> None:
-    file = ObjectFile(types_objects[name])
-    parsed = Btf.parse(file.btf)
+    file, parsed = opened(types_objects[name])
     value = variable(file, parsed, ".rodata", "constants")
     assert isinstance(value, Record)
     value = cast("Any", value)
@@ -56,8 +62,7 @@ def test_values_are_read_as_clang_wrote_them(types_objects: dict[str, Path], nam
 
 @pytest.mark.parametrize("name", NAMES)
 def test_globals_lie_where_the_linker_would_put_them(types_objects: dict[str, Path], name: str) -> None:
-    file = ObjectFile(types_objects[name])
-    parsed = Btf.parse(file.btf)
+    file, parsed = opened(types_objects[name])
     assert variable(file, parsed, ".data", "first_value") == 11
     assert variable(file, parsed, ".data", "second_value") == 22
     bss = parsed.find(".bss", btf.DataSec)
@@ -66,7 +71,7 @@ def test_globals_lie_where_the_linker_would_put_them(types_objects: dict[str, Pa
         "total": (0, 8),
         "hidden": (8, 24),
     }
-    assert file.license == "Dual BSD/GPL"
+    assert file.content("license") == b"Dual BSD/GPL\0"
 
 
 def as_bpftool_says(parsed: Btf, entry: btf.Type) -> dict[str, Any]:

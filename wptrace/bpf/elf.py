@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import struct
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,27 +39,6 @@ class ObjectFile:
         for name in (".BTF", ".BTF.ext"):
             if name not in self.sections or not self.content(name):
                 raise self._error(f"has no {name}: it was built without -g, or stripped of it")
-
-    @cached_property
-    def btf(self) -> bytes:
-        """The content of .BTF, the places of variables in .bss and .data filled in as linkers do."""
-        content = bytearray(self.content(".BTF"))
-        relocations = self.sections.get(".rel.BTF")
-        if relocations is None:
-            return bytes(content)
-        try:
-            symbols: Any = self._elf.get_section(relocations["sh_link"])
-            for relocation in relocations.iter_relocations():
-                place, symbol = relocation["r_offset"], symbols.get_symbol(relocation["r_info_sym"])
-                (addend,) = struct.unpack_from("<I", content, place)
-                struct.pack_into("<I", content, place, addend + symbol["st_value"])
-        except _BROKEN:
-            raise self._error("has corrupt relocations in .rel.BTF") from None
-        return bytes(content)
-
-    @property
-    def license(self) -> str:
-        return self.content("license").split(b"\0", 1)[0].decode("ascii", "backslashreplace")
 
     def content(self, name: str) -> bytes:
         """The bytes of a section."""

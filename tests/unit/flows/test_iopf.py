@@ -96,7 +96,7 @@ def test_only_those_that_are_wanted() -> None:
 
 @pytest.mark.parametrize("arch", ["x86_64", "arm64"])
 def test_names_are_those_of_the_object(arch: str) -> None:
-    btf = Btf.parse(ObjectFile(OBJECTS / arch / "iopf.bpf.o").btf)
+    btf = Btf.parse(ObjectFile(OBJECTS / arch / "iopf.bpf.o").content(".BTF"))
 
     def names(name: str) -> list[str]:
         found = btf.find(name, Enum)
