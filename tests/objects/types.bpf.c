@@ -14,6 +14,17 @@ struct pair {
 	__u32 second;
 };
 
+/* What values have not, but types do. */
+struct others {
+	__u32 low : 3;
+	int sign : 5;
+	__u64 crossing : 40;
+	union {
+		__u16 half;
+		__u8 bytes[2];
+	};
+};
+
 struct all {
 	__u8 u8;
 	__s16 s16;
@@ -27,25 +38,15 @@ struct all {
 	struct pair pairs[2];
 	__u16 grid[2][3];
 	void *pointer;
-	__u32 low : 3;
-	int sign : 5;
-	__u64 crossing : 40;
-	bool bit : 1;
-	union {
-		__u64 whole;
-		struct {
-			__u32 lower;
-			__u32 upper;
-		};
+	struct {
+		__u32 lower;
+		__u32 upper;
 	};
-	union {
-		__u16 half;
-		__u8 bytes[2];
-	} named;
 	struct {
 		__u8 inner;
 	} __attribute__((packed)) packed;
 	int (*callback)(struct pair *pair, int count);
+	struct others *others;
 };
 
 const volatile struct all constants = {
@@ -60,13 +61,8 @@ const volatile struct all constants = {
 	.wide = HUGE,
 	.pairs = {{1, 2}, {3, 4}},
 	.grid = {{1, 2, 3}, {4, 5, 6}},
-	.low = 5,
-	.sign = -3,
-	.crossing = 0xabcdef0123,
-	.bit = true,
 	.lower = 7,
 	.upper = 8,
-	.named = {.half = 0x0201},
 	.packed = {9},
 };
 

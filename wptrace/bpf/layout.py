@@ -6,15 +6,15 @@
     data = cell.pack({"dev": 8, "op": "BLOCK_READ"})
 
     C type                          unpacked as                    packed from
-    integer, pointer, bool, float   int, int, bool, float          the same
+    integer, pointer, bool          int, int, bool                 the same
     enum                            int; `names` has its name      int, or the name of a value
     char[N]                         bytes up to the first NUL      bytes or str
     unsigned char[N]                bytes, all N of them           bytes or N integers
     any other array                 tuple                          a sequence of N
     struct                          Record: members are attributes a Record or a mapping; what is missing is 0
-    union                           Record with all members        the same; what is given must agree
 
-Members of anonymous structs and unions belong to the struct around them, as in C.
+Members of anonymous structs belong to the struct around them, as in C. Unions, bit fields and floats, which records and
+globals do without, are refused.
 """
 
 from __future__ import annotations
@@ -25,34 +25,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Callable, Final, NamedTuple
 
-from wptrace.bpf.btf import (
-    MAX_DEPTH,
-    POINTER_SIZE,
-    Array,
-    Btf,
-    Composite,
-    Enum,
-    Float,
-    Int,
-    Member,
-    Ptr,
-    Struct,
-    Var,
-)
+from wptrace.bpf.btf import MAX_DEPTH, POINTER_SIZE, Array, Btf, Enum, Int, Member, Ptr, Struct, Var
 from wptrace.errors import UnsupportedError, UsageError, WptraceError
 
 # With more fields a single format string costs more than it saves.
 MAX_FLAT_FIELDS: Final = 6144
 
 _UNSIGNED: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
-_FLOATS: Final = {2: "e", 4: "f", 8: "d"}
-
-
-def _certain(layout: packing.Struct | None) -> packing.Struct:
-    """The layout of a codec whose kind always has one."""
-    if layout is None:
-        raise WptraceError("a flat codec has no layout")
-    return layout
 
 
 def codec(btf: Btf, type_id: int) -> Codec:
@@ -107,7 +86,7 @@ class Codec:
 
     @cached_property
     def struct(self) -> packing.Struct | None:
-        """The format of the whole type, padding included; None with unions, bit fields or too many fields."""
+        """The format of the whole type, padding included; None with too many fields."""
         return packing.Struct("<" + self.flat.format) if self.flat else None
 
     @cached_property
@@ -136,35 +115,28 @@ class Codec:
 
 
 class Integer(Codec):
-    """Integers, pointers, bools, enums; a bit field is `bits` bits of `size` bytes, from bit `shift` on."""
+    """Integers, pointers, bools, enums."""
 
-    def __init__(self, name: str, size: int, signed: bool, bits: int = 0, shift: int = 0) -> None:
-        super().__init__(f"{name} : {bits}" if bits else name, size)
-        self.code = "" if bits else _UNSIGNED.get(size, "")
-        if signed:
-            self.code = self.code.lower()
+    def __init__(self, name: str, size: int, signed: bool = False) -> None:
+        super().__init__(name, size)
+        self.code = _UNSIGNED[size].lower() if signed else _UNSIGNED[size]
         self.signed = signed
-        self.bits = bits or 8 * size
-        self.shift = shift
-        self.low = -(1 << self.bits - 1) if signed else 0
-        self.high = self.low + (1 << self.bits) - 1
+        self.low = -(1 << 8 * size - 1) if signed else 0
+        self.high = self.low + (1 << 8 * size) - 1
+
+    @cached_property
+    def _format(self) -> packing.Struct:
+        return packing.Struct(f"<{self.code}")
 
     def read(self, buffer: Any, offset: int) -> int:
-        if self.struct:
-            return int(self.struct.unpack_from(buffer, offset)[0])
-        whole = int.from_bytes(buffer[offset : offset + self.size], "little")
-        number = whole >> self.shift & (1 << self.bits) - 1
-        return number - (1 << self.bits) if self.signed and number >> self.bits - 1 else number
+        (found,) = self._format.unpack_from(buffer, offset)
+        return found  # type: ignore[no-any-return]
 
     def write(self, data: bytearray, offset: int, value: Any, path: str) -> None:
         number = self.number(value, path)
         if not self.low <= number <= self.high:
             raise self._error(path, f"{number} is outside {self.low}..{self.high}")
-        end = offset + self.size
-        # Bit fields share bytes with their neighbours.
-        whole = int.from_bytes(data[offset:end], "little")
-        whole |= (number & (1 << self.bits) - 1) << self.shift
-        data[offset:end] = whole.to_bytes(self.size, "little")
+        self._format.pack_into(data, offset, number)
 
     def number(self, value: Any, path: str) -> int:
         try:
@@ -174,24 +146,20 @@ class Integer(Codec):
 
     @cached_property
     def flat(self) -> Flat | None:
-        return Flat(self.code) if self.code else None
+        return Flat(self.code)
 
 
 class Boolean(Integer):
-    def __init__(self, name: str, size: int, bits: int = 0, shift: int = 0) -> None:
-        super().__init__(name, size, False, bits, shift)
-        self.code = self.code.replace("B", "?")
-        self.high = 1
-
-    def read(self, buffer: Any, offset: int) -> bool:
-        return bool(super().read(buffer, offset))
+    def __init__(self, name: str) -> None:
+        super().__init__(name, 1)
+        self.code, self.high = "?", 1
 
 
 class Enumeration(Integer):
     """An enum; values without a name are allowed, flags and newer kernels have them."""
 
-    def __init__(self, name: str, declared: Enum, size: int, bits: int = 0, shift: int = 0) -> None:
-        super().__init__(name, size, declared.signed, bits, shift)
+    def __init__(self, name: str, declared: Enum) -> None:
+        super().__init__(name, declared.size, declared.signed)
         self.values = {each.name: each.value for each in declared.values}
         self.names = {value: name for name, value in reversed(self.values.items())}
 
@@ -201,21 +169,6 @@ class Enumeration(Integer):
         if value not in self.values:
             raise self._error(path, f"{value!r} is none of {', '.join(self.values)}")
         return self.values[value]
-
-
-class Real(Codec):
-    @cached_property
-    def flat(self) -> Flat | None:
-        return Flat(_FLOATS[self.size])
-
-    def read(self, buffer: Any, offset: int) -> float:
-        return float(_certain(self.struct).unpack_from(buffer, offset)[0])
-
-    def write(self, data: bytearray, offset: int, value: Any, path: str) -> None:
-        try:
-            _certain(self.struct).pack_into(data, offset, value)
-        except (packing.error, OverflowError):
-            raise self._error(path, f"{value!r} is not a number of {self.size} bytes") from None
 
 
 class Bytes(Codec):
@@ -277,15 +230,14 @@ class Tuple(Codec):
 
     @cached_property
     def _numbers(self) -> packing.Struct | None:
-        code = self.element.code if isinstance(self.element, Integer) else ""
-        return packing.Struct(f"<{self.count}{code}") if code else None
+        return packing.Struct(f"<{self.count}{self.element.code}") if isinstance(self.element, Integer) else None
 
     @cached_property
     def flat(self) -> Flat | None:
         inner = self.element.flat
         if not inner or self.count * inner.count > MAX_FLAT_FIELDS:
             return None
-        if isinstance(self.element, (Integer, Real)):
+        if isinstance(self.element, Integer):
             whole = [("", self.count)] if self.count else []
             return Flat(f"{self.count}{inner.format}", self.count, lambda: iter(whole))
         places = range(self.count)
@@ -296,7 +248,7 @@ class Tuple(Codec):
 
 
 class Record:
-    """The value of a struct or union: its members are attributes."""
+    """The value of a struct; its members are attributes."""
 
     def __init__(self, **members: Any) -> None:
         self.__dict__.update(members)
@@ -314,20 +266,20 @@ class Record:
 
 
 class Place(NamedTuple):
-    """A member and its offset; an anonymous struct or union has no name."""
+    """A member and its offset."""
 
     name: str
     offset: int
     codec: Codec
 
 
-class Aggregate(Codec):
-    """The base of structs and unions: members by name."""
+class Structure(Codec):
+    """A struct: members by name."""
 
     def __init__(self, name: str, size: int, places: list[Place]) -> None:
         super().__init__(name, size)
         self.places = places
-        self.names = tuple(_names(places))
+        self.names = tuple(place.name for place in places)
         self.record: type[Record] = type(name.split(" ")[-1], (Record,), {})
 
     def member(self, name: str) -> Codec:
@@ -339,53 +291,27 @@ class Aggregate(Codec):
 
     def read(self, buffer: Any, offset: int) -> Record:
         record = self.record()
-        record.__dict__.update(self.items(buffer, offset))
+        if self._plain:
+            record.__dict__.update(zip(self.names, self._plain.unpack_from(buffer, offset)))
+        else:
+            record.__dict__.update({name: inner.read(buffer, offset + start) for name, start, inner in self.places})
         return record
 
-    def items(self, buffer: Any, offset: int) -> Iterator[tuple[str, Any]]:
-        """Names and values, those of anonymous members in their place."""
-        for name, start, inner in self.places:
-            if not name and isinstance(inner, Aggregate):
-                yield from inner.items(buffer, offset + start)
-            else:
-                yield name, inner.read(buffer, offset + start)
-
-    def given(self, value: Any, path: str) -> Mapping[str, Any]:
+    def write(self, data: bytearray, offset: int, value: Any, path: str) -> None:
         members = vars(value) if isinstance(value, Record) else value
         if not isinstance(members, Mapping):
             raise self._error(path, f"{value!r} has no members by name")
         for name in members:
             if name not in self.names:
                 raise self._error(path, f"there is no member {name}; there are {', '.join(self.names)}")
-        return members
-
-    def write(self, data: bytearray, offset: int, value: Any, path: str) -> None:
-        self.write_members(data, offset, self.given(value, path), path)
-
-    def write_members(self, data: bytearray, offset: int, members: Mapping[str, Any], path: str) -> None:
-        """Write those of the members that are this aggregate's."""
-        raise NotImplementedError
-
-
-class Structure(Aggregate):
-    def read(self, buffer: Any, offset: int) -> Record:
-        if not self._plain:
-            return super().read(buffer, offset)
-        record = self.record()
-        record.__dict__.update(zip(self.names, _certain(self.struct).unpack_from(buffer, offset)))
-        return record
-
-    def write_members(self, data: bytearray, offset: int, members: Mapping[str, Any], path: str) -> None:
         for name, start, inner in self.places:
-            if not name and isinstance(inner, Aggregate):
-                inner.write_members(data, offset + start, members, path)
-            elif name in members:
+            if name in members:
                 inner.write(data, offset + start, members[name], _join(path, name))
 
     @cached_property
-    def _plain(self) -> bool:
-        """Each value of the format is the value of a member."""
-        return self.flat is not None and all(isinstance(place.codec, (Integer, Real)) for place in self.places)
+    def _plain(self) -> packing.Struct | None:
+        """The format of the whole, if each of its values is that of a member."""
+        return self.struct if all(isinstance(place.codec, Integer) for place in self.places) else None
 
     @cached_property
     def flat(self) -> Flat | None:
@@ -433,48 +359,6 @@ class Structure(Aggregate):
         return Flat(layout + _padding(self.size - end), count, spans)
 
 
-class Overlay(Aggregate):
-    """A union."""
-
-    def write_members(self, data: bytearray, offset: int, members: Mapping[str, Any], path: str) -> None:
-        chosen = [place for place in self.places if members.keys() & _names([place])]
-        if not chosen:
-            return
-        # Members may leave holes (padding, spare bits): what agrees with all the others is the whole.
-        for candidate in chosen:
-            content = bytearray(self.size)
-            _write_place(candidate, content, members, path)
-            if all(_agrees(place, content, members) for place in chosen if place is not candidate):
-                data[offset : offset + self.size] = content
-                return
-        names = ", ".join(name for name in self.names if name in members)
-        raise self._error(path, f"{names} share memory and do not agree: give one of them")
-
-
-def _write_place(place: Place, data: bytearray, members: Mapping[str, Any], path: str) -> None:
-    if not place.name and isinstance(place.codec, Aggregate):
-        place.codec.write_members(data, place.offset, members, path)
-    else:
-        place.codec.write(data, place.offset, members[place.name], _join(path, place.name))
-
-
-def _agrees(place: Place, data: bytearray, members: Mapping[str, Any]) -> bool:
-    """Whether a member has the value that was given for it, where `data` is what the union holds."""
-    if not place.name and isinstance(place.codec, Aggregate):
-        values = dict(place.codec.items(data, place.offset))
-        return all(values[name] == members[name] for name in values.keys() & members.keys())
-    held, given = place.codec.read(data, place.offset), members[place.name]
-    return bool(held == given) or (held != held and given != given)  # NaN
-
-
-def _names(places: list[Place]) -> Iterator[str]:
-    for name, _, inner in places:
-        if not name and isinstance(inner, Aggregate):
-            yield from inner.names
-        else:
-            yield name
-
-
 def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path and name and not name.startswith("[") else path + name
 
@@ -500,28 +384,22 @@ class _Builder:
         entry = self._btf.resolve(type_id)
         if isinstance(entry, Var):
             return self.build(entry.type, depth + 1)
-        if isinstance(entry, (Int, Enum)):
-            return self._integer(name, entry, entry.size)
+        if isinstance(entry, Int) and entry.size in _UNSIGNED:
+            return Boolean(name) if entry.is_bool and entry.size == 1 else Integer(name, entry.size, entry.signed)
+        if isinstance(entry, Enum):
+            return Enumeration(name, entry)
         if isinstance(entry, Ptr):
-            return Integer(name, POINTER_SIZE, signed=False)
-        if isinstance(entry, Float) and entry.size in _FLOATS:
-            return Real(name, entry.size)
+            return Integer(name, POINTER_SIZE)
         if isinstance(entry, Array):
             return self._array(name, entry, depth)
-        if isinstance(entry, Composite):
-            places = [place for member in entry.members for place in self._place(entry, member, depth)]
-            if len(set(_names(places))) != len(list(_names(places))):
+        if isinstance(entry, Struct):
+            made = Structure(
+                name, entry.size, [place for one in entry.members for place in self._place(entry, one, depth)]
+            )
+            if len(set(made.names)) != len(made.names):
                 raise WptraceError(f"the BTF is corrupt: {name} has two members of one name")
-            return (Structure if isinstance(entry, Struct) else Overlay)(name, entry.size, places)
+            return made
         raise UnsupportedError(f"values of the type {name} cannot be read or written")
-
-    @staticmethod
-    def _integer(name: str, entry: Int | Enum, size: int, bits: int = 0, shift: int = 0) -> Integer:
-        if isinstance(entry, Enum):
-            return Enumeration(name, entry, size, bits, shift)
-        if entry.is_bool:
-            return Boolean(name, size, bits, shift)
-        return Integer(name, size, entry.signed, bits, shift)
 
     def _array(self, name: str, entry: Array, depth: int) -> Codec:
         element = self._btf.resolve(entry.element)
@@ -533,24 +411,19 @@ class _Builder:
                 return Bytes(name, entry.count)
         return Tuple(name, self.build(entry.element, depth + 1), entry.count)
 
-    def _place(self, owner: Composite, member: Member, depth: int) -> list[Place]:
+    def _place(self, owner: Struct, member: Member, depth: int) -> list[Place]:
         """Return the place of a member, or those of an anonymous struct's members; nothing for padding."""
         bit_offset, bits = self._btf.bits(member)
+        if bits and member.name:
+            raise UnsupportedError(f"the bit field {member.name} of {self._btf.describe(owner.id)} cannot be read")
+        if bits:
+            return []
         offset, shift = divmod(bit_offset, 8)
-        inner = self._bit_field(member, bits, shift) if bits else self.build(member.type, depth + 1)
-        if (shift and not bits) or offset + inner.size > owner.size:
+        inner = self.build(member.type, depth + 1)
+        if shift or offset + inner.size > owner.size:
             outer = self._btf.describe(owner.id)
             raise WptraceError(f"the BTF is corrupt: {member.name} lies outside {outer}")
-        if not member.name and not isinstance(inner, Aggregate):
-            return []
-        # Only unions stay together: packing looks at their members at once.
-        if not member.name and isinstance(inner, Structure) and isinstance(owner, Struct):
-            return [Place(each.name, offset + each.offset, each.codec) for each in inner.places]
-        return [Place(member.name, offset, inner)]
-
-    def _bit_field(self, member: Member, bits: int, shift: int) -> Codec:
-        entry = self._btf.resolve(member.type)
-        if not isinstance(entry, (Int, Enum)):
-            raise WptraceError(f"the BTF is corrupt: the bit field {member.name} is not an integer")
-        size = (shift + bits + 7) // 8
-        return self._integer(self._btf.describe(member.type), entry, size, bits, shift)
+        if member.name:
+            return [Place(member.name, offset, inner)]
+        places = inner.places if isinstance(inner, Structure) else []
+        return [place._replace(offset=offset + place.offset) for place in places]

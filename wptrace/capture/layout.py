@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layouts of records as data: written from the BTF of an object, and read where there is no such object.
 
-A type is a list: `["u", 8]` and `["i", 8]` are integers, `["?", 1]` is a bool, `["f", 8]` a float, `["c", 16]` text,
-`["b", 16]` bytes, `["[]", type, count]` an array, and `["{}", size, [[name, offset, type], ...]]` a struct.
+A type is a list: `["u", 8]` and `["i", 8]` are integers, `["?", 1]` is a bool, `["c", 16]` text, `["b", 16]` bytes,
+`["[]", type, count]` an array, and `["{}", size, [[name, offset, type], ...]]` a struct.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import struct as packing
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from wptrace.bpf.layout import Boolean, Bytes, Codec, Integer, Place, Real, Structure, Text, Tuple
+from wptrace.bpf.layout import Boolean, Bytes, Codec, Integer, Place, Structure, Text, Tuple
 from wptrace.capture.records import Raw
 from wptrace.errors import WptraceError
 
@@ -29,10 +29,10 @@ def description(codec: Codec, without: Collection[str] = ()) -> list[Any]:
         return ["{}", codec.size, fields]
     if isinstance(codec, Tuple):
         return ["[]", description(codec.element), codec.count]
-    for kind, name in ((Text, "c"), (Bytes, "b"), (Real, "f"), (Boolean, "?")):
+    for kind, name in ((Text, "c"), (Bytes, "b"), (Boolean, "?")):
         if isinstance(codec, kind):
             return [name, codec.size]
-    if isinstance(codec, Integer) and codec.code:
+    if isinstance(codec, Integer):
         return ["i" if codec.signed else "u", codec.size]
     raise WptraceError(f"records with {codec.name} cannot be captured")
 
@@ -60,12 +60,10 @@ def _codec(found: Any, depth: int) -> Codec:
     _number(size, _LONGEST)
     if kind in ("c", "b"):
         return (Text if kind == "c" else Bytes)(kind, size)
-    if size not in ((2, 4, 8) if kind == "f" else (1,) if kind == "?" else (1, 2, 4, 8)):
+    if size not in ((1,) if kind == "?" else (1, 2, 4, 8)):
         raise ValueError("there are no numbers of that size")
-    if kind == "f":
-        return Real(kind, size)
     if kind == "?":
-        return Boolean(kind, size)
+        return Boolean(kind)
     if kind in ("u", "i"):
         return Integer(kind, size, kind == "i")
     raise ValueError("the type is unknown")

@@ -19,16 +19,12 @@ struct nested {
 };
 
 struct everything {
-	__u32 flag : 1;
-	__u32 small : 3;
-	__s32 negative : 5;
-	__u64 wide : 40;
+	bool flag;
+	__s8 negative;
+	__u64 wide;
 	enum colour colour;
 	struct nested nested;
-	union {
-		__u32 word;
-		__u8 bytes[4];
-	};
+	__u8 bytes[4];
 	char name[8];
 	__u16 numbers[3];
 };
@@ -170,15 +166,14 @@ int fill(__u64 *ctx)
 {
 	if (ctx[1] != target_call || !is_ours())
 		return 0;
-	filled.flag = 1;
-	filled.small = 5;
+	filled.flag = true;
 	filled.negative = -7;
 	filled.wide = 0xabcdef0123ULL;
 	filled.colour = COLOUR_BLUE;
 	filled.nested.low = -2;
 	filled.nested.more.inner = 200;
 	filled.nested.more.deep = 1ULL << 60;
-	filled.word = 0x04030201;
+	__builtin_memcpy(filled.bytes, "\1\2\3\4", 4);
 	__builtin_memcpy(filled.name, "abc", 4);
 	filled.numbers[2] = 65535;
 	return 0;

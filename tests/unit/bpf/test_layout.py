@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -31,9 +30,6 @@ class Types:
         self.u64 = self.blob.typedef("u64", self.blob.integer("unsigned long", 8))
         self.s64 = self.blob.integer("long", 8, signed=True)
         self.bool = self.blob.integer("_Bool", 1, boolean=True)
-        self.u128 = self.blob.integer("__int128 unsigned", 16)
-        self.f32 = self.blob.add(16, "float", 4)
-        self.f64 = self.blob.add(16, "double", 8)
         self.pointer = self.blob.pointer(0)
         self.color = self.blob.enum("color", {"RED": 0, "GREEN": 1, "VERDE": 1})
         self.level = self.blob.enum("level", {"LOW": -1, "HIGH": 1}, signed=True)
@@ -61,10 +57,7 @@ def types() -> Types:
         ("s32", -2, "feffffff"),
         ("u64", 1 << 63, "0000000000000080"),
         ("s64", -1, "ffffffffffffffff"),
-        ("u128", 1 << 120, "00000000000000000000000000000001"),
         ("bool", True, "01"),
-        ("f32", 1.5, "0000c03f"),
-        ("f64", -2.0, "00000000000000c0"),
         ("pointer", 0xFFFF888000000000, "0000000080 88ffff"),
         ("color", 7, "07000000"),
         ("level", -1, "ffffffff"),
@@ -79,9 +72,9 @@ def test_scalars(types: Types, name: str, value: Any, data: str) -> None:
     assert type(scalar.unpack(raw)) is type(value)
     assert scalar.unpack(b"\xaa" + raw, 1) == value
     assert scalar.unpack(memoryview(raw)) == value
-    if scalar.struct:
-        assert scalar.fields == ("",)
-        assert scalar.struct.unpack(raw) == (value,)
+    assert scalar.struct
+    assert scalar.fields == ("",)
+    assert scalar.struct.unpack(raw) == (value,)
 
 
 @pytest.mark.parametrize(
@@ -90,15 +83,12 @@ def test_scalars(types: Types, name: str, value: Any, data: str) -> None:
         ("u32", -1, "x: -1 is outside 0..4294967295 (u32)"),
         ("u8", 256, "x: 256 is outside 0..255 (u8)"),
         ("s8", 128, "x: 128 is outside -128..127 (signed char)"),
-        ("u128", 1 << 128, f"x: {1 << 128} is outside 0..{(1 << 128) - 1} (__int128 unsigned)"),
         ("bool", 2, "x: 2 is outside 0..1 (_Bool)"),
         ("u32", "7", "x: '7' is not an integer (u32)"),
         ("u32", 1.0, "x: 1.0 is not an integer (u32)"),
         ("u32", None, "x: None is not an integer (u32)"),
         ("pointer", -1, "x: -1 is outside 0..18446744073709551615 (void *)"),
         ("color", "PINK", "x: 'PINK' is none of RED, GREEN, VERDE (enum color)"),
-        ("f32", "x", "x: 'x' is not a number of 4 bytes (float)"),
-        ("f32", 1e300, "x: 1e+300 is not a number of 4 bytes (float)"),
     ],
 )
 def test_wrong_scalars_are_named(types: Types, name: str, value: Any, message: str) -> None:
@@ -257,87 +247,37 @@ def test_short_buffers_are_refused(types: Types) -> None:
             thing.unpack(buffer, offset)
 
 
-def test_bit_fields_cross_bytes_and_have_signs(types: Types) -> None:
-    members = [
-        ("low", types.u32, 0, 3),
-        ("wide", types.u64, 3, 43),
-        ("sign", types.s32, 46, 2),
-        ("flag", types.bool, 48, 1),
-    ]
-    members.append(("color", types.color, 49, 2))
-    thing = types.codec(types.struct(8, members))
-    data = thing.pack({"low": 5, "wide": (1 << 43) - 2, "sign": -2, "flag": True, "color": "GREEN"})
-    assert int.from_bytes(data, "little") == 5 | ((1 << 43) - 2) << 3 | 2 << 46 | 1 << 48 | 1 << 49
-    value = thing.unpack(data)
-    assert (value.low, value.wide, value.sign, value.flag, value.color) == (5, (1 << 43) - 2, -2, True, 1)
-    assert thing.struct is None
-    for member, wrong, message in (
-        ("low", 8, "low: 8 is outside 0..7 (u32 : 3)"),
-        ("sign", 2, "sign: 2 is outside -2..1 (int : 2)"),
-        ("flag", 2, "flag: 2 is outside 0..1 (_Bool : 1)"),
-    ):
-        with pytest.raises(UsageError, match=re.escape(message)):
-            thing.pack({member: wrong})
-
-
-def test_bit_fields_of_old_compilers(types: Types) -> None:
-    narrow = types.blob.integer("int", 4, signed=True, bits=4, offset=1)
-    thing = types.codec(types.struct(4, [("field", narrow, 6)], flag=False))
-    assert thing.pack({"field": -8}) == (8 << 7).to_bytes(4, "little")
-    assert thing.unpack((8 << 7).to_bytes(4, "little")).field == -8
-
-
-def test_unions_show_all_members_and_take_one(types: Types) -> None:
-    halves = types.blob.composite("", 8, [("low", types.u32, 0), ("high", types.u32, 32)])
-    union = types.codec(types.struct(8, [("", halves, 0), ("whole", types.u64, 0), ("byte", types.u8, 0)], union=True))
-    value = union.unpack(b"\1\0\0\0\2\0\0\0")
-    assert value._asdict() == {"low": 1, "high": 2, "whole": 1 | 2 << 32, "byte": 1}
-    assert union.pack(value) == b"\1\0\0\0\2\0\0\0"
-    assert union.pack({"high": 2}) == b"\0\0\0\0\2\0\0\0"
-    assert union.pack({"byte": 7}) == b"\7" + bytes(7)
-    assert union.pack({}) == bytes(8)
-    value.whole = 5
-    with pytest.raises(UsageError, match="x: low, high, whole, byte share memory and do not agree"):
-        union.pack(value, "x")
-
-
-def test_a_union_survives_holes_in_one_of_its_members(types: Types) -> None:
-    holes = types.blob.composite("holes", 8, [("a", types.u8, 0), ("b", types.u32, 32)])
-    raw = types.blob.array(types.u8, 8)
-    union = types.codec(types.struct(8, [("holes", holes, 0), ("raw", raw, 0)], union=True))
-    data = bytes(range(8))
-    assert union.pack(union.unpack(data)) == data
-
-
 def test_anonymous_members_belong_to_the_outer_struct(types: Types) -> None:
     inner = types.blob.composite("", 8, [("x", types.u32, 0), ("y", types.u32, 32)])
-    either = types.blob.composite("", 8, [("whole", types.u64, 0), ("", inner, 0)], union=True)
     deep = types.blob.composite("", 8, [("z", types.u32, 32)])
     const = types.blob.add(10, extra=deep)
-    thing = types.codec(types.struct(24, [("id", types.u32, 0), ("", either, 64), ("", const, 128)]))
+    thing = types.codec(types.struct(24, [("id", types.u32, 0), ("", inner, 64), ("", const, 128), ("", types.u8, 32)]))
     data = thing.pack({"id": 1, "x": 2, "y": 3, "z": 4})
-    assert thing.unpack(data)._asdict() == {"id": 1, "whole": 2 | 3 << 32, "x": 2, "y": 3, "z": 4}
+    assert thing.fields == ("id", "x", "y", "z")
+    assert thing.unpack(data)._asdict() == {"id": 1, "x": 2, "y": 3, "z": 4}
     assert thing.pack(thing.unpack(data)) == data
     with pytest.raises(UsageError, match=re.escape("x: -1 is outside 0..4294967295 (u32)")):
         thing.pack({"x": -1})
-
-
-def test_only_structs_without_unions_are_flattened(types: Types) -> None:
-    inner = types.blob.composite("", 8, [("x", types.u32, 0), ("y", types.u32, 32)])
-    flat = types.codec(types.struct(16, [("id", types.u32, 0), ("", inner, 64)]))
-    assert flat.fields == ("id", "x", "y")
-    assert flat.unpack(flat.pack({"x": 1}))._asdict() == {"id": 0, "x": 1, "y": 0}
 
 
 def test_variables_and_what_has_no_values(types: Types) -> None:
     variable = types.blob.variable("total", types.u32)
     function = types.blob.function_type(0, [])
     forward = types.blob.add(7, "file")
-    long_double = types.blob.add(16, "long double", 16)
+    double = types.blob.add(16, "double", 8)
+    wide = types.blob.integer("__int128 unsigned", 16)
+    union = types.struct(8, [("whole", types.u64, 0), ("byte", types.u8, 0)], union=True)
+    holder = types.blob.composite("holder", 8, [("", union, 0)])
+    narrow = types.blob.integer("int", 4, signed=True, bits=4, offset=1)
+    of_old_compilers = types.blob.composite("old", 4, [("field", narrow, 6)], flag=False)
+    of_bits = types.blob.composite("new", 4, [("field", types.u32, 6, 4)])
     assert types.codec(variable).pack(5) == b"\5\0\0\0"
     assert "u32" in repr(types.codec(variable))
-    for type_id in (function, forward, long_double, 0):
+    for type_id in (function, forward, double, wide, union, holder, 0):
         with pytest.raises(UnsupportedError, match="cannot be read or written"):
+            types.codec(type_id)
+    for type_id in (of_old_compilers, of_bits):
+        with pytest.raises(UnsupportedError, match=r"the bit field field of struct .* cannot be read"):
             types.codec(type_id)
 
 
@@ -347,8 +287,6 @@ def test_variables_and_what_has_no_values(types: Types) -> None:
         [("a", "u64", 8)],
         [("a", "u32", 3)],
         [("a", "u32", 0), ("a", "u32", 32)],
-        [("a", "pointer", 0, 3)],
-        [("a", "u64", 60, 8)],
     ],
 )
 def test_impossible_members_are_refused(types: Types, members: list[Any]) -> None:
@@ -363,7 +301,7 @@ def test_impossible_members_are_refused(types: Types, members: list[Any]) -> Non
 
 @dataclass(frozen=True)
 class Shape:
-    """A C type: a scalar by name, an array of a shape, or a struct or union of several."""
+    """A C type: a scalar by name, an array of a shape, or a struct of several."""
 
     kind: str
     parts: tuple[Shape, ...] = ()
@@ -379,19 +317,18 @@ SCALARS = {
     "u64": ctypes.c_uint64,
     "s64": ctypes.c_int64,
     "bool": ctypes.c_bool,
-    "f64": ctypes.c_double,
     "pointer": ctypes.c_uint64,
     "color": ctypes.c_uint32,
     "level": ctypes.c_int32,
 }
 
 
-def shapes(kinds: tuple[str, ...] = ("struct", "union")) -> st.SearchStrategy[Shape]:
+def shapes() -> st.SearchStrategy[Shape]:
     def larger(inner: st.SearchStrategy[Shape]) -> st.SearchStrategy[Shape]:
         parts = st.lists(inner, min_size=1, max_size=5).map(tuple)
         return st.one_of(
             st.builds(Shape, st.just("array"), st.tuples(inner), st.integers(1, 4)),
-            st.builds(Shape, st.sampled_from(kinds), parts),
+            st.builds(Shape, st.just("struct"), parts),
         )
 
     return st.recursive(st.builds(Shape, st.sampled_from(sorted(SCALARS))), larger, max_leaves=12)
@@ -402,9 +339,8 @@ def as_ctypes(shape: Shape) -> Any:
         return SCALARS[shape.kind]
     if shape.kind == "array":
         return as_ctypes(shape.parts[0]) * shape.count
-    base: Any = ctypes.Union if shape.kind == "union" else ctypes.Structure
     fields = [(f"m{index}", as_ctypes(part)) for index, part in enumerate(shape.parts)]
-    return type("C", (base,), {"_fields_": fields})
+    return type("C", (ctypes.Structure,), {"_fields_": fields})
 
 
 def as_btf(shape: Shape, types: Types) -> int:
@@ -417,21 +353,19 @@ def as_btf(shape: Shape, types: Types) -> int:
         (f"m{index}", as_btf(part, types), 8 * getattr(layout, f"m{index}").offset)
         for index, part in enumerate(shape.parts)
     ]
-    return types.struct(ctypes.sizeof(layout), members, union=shape.kind == "union")
+    return types.struct(ctypes.sizeof(layout), members)
 
 
 def plain(value: Any) -> Any:
     """Convert a value of this package or of ctypes to dicts, tuples, bytes and numbers."""
     if isinstance(value, Record):
         return {name: plain(member) for name, member in value._asdict().items()}
-    if isinstance(value, (ctypes.Structure, ctypes.Union)):
+    if isinstance(value, ctypes.Structure):
         return {name: plain(getattr(value, name)) for name, *_ in value._fields_}
     if isinstance(value, ctypes.Array):
         items = tuple(plain(item) for item in value)
         return bytes(items) if value._type_ is ctypes.c_uint8 else items
-    if isinstance(value, tuple):
-        return tuple(plain(item) for item in value)
-    return "NaN" if isinstance(value, float) and math.isnan(value) else value
+    return tuple(plain(item) for item in value) if isinstance(value, tuple) else value
 
 
 @settings(deadline=None)
@@ -448,7 +382,7 @@ def test_random_layouts_read_as_c_reads_them(shape: Shape, data: st.DataObject) 
 
 
 @settings(deadline=None)
-@given(shapes(("struct",)), st.data())
+@given(shapes(), st.data())
 def test_random_layouts_survive_packing(shape: Shape, data: st.DataObject) -> None:
     types = Types()
     layout = types.codec(as_btf(shape, types))
@@ -465,25 +399,3 @@ def test_random_layouts_survive_packing(shape: Shape, data: st.DataObject) -> No
             for name, index in re.findall(r"(\w+)|\[(\d+)\]", field.replace(".", " ")):
                 nested = getattr(nested, name) if name else nested[int(index)]
             assert plain(nested) == plain(flat)
-
-
-@settings(deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(1, 64), st.booleans(), st.integers(0, 9)), min_size=1, max_size=9),
-    st.data(),
-)
-def test_random_bit_fields_survive_packing(fields: list[tuple[int, bool, int]], data: st.DataObject) -> None:
-    types = Types()
-    members, values, end, expected = [], {}, 0, 0
-    for index, (bits, signed, gap) in enumerate(fields):
-        start = end + gap
-        end = start + bits
-        members.append((f"m{index}", types.s64 if signed else types.u64, start, bits))
-        low = -(1 << bits - 1) if signed else 0
-        values[f"m{index}"] = data.draw(st.integers(low, low + (1 << bits) - 1))
-        expected |= (values[f"m{index}"] & (1 << bits) - 1) << start
-    layout = types.codec(types.struct((end + 7) // 8, members))
-    packed = layout.pack(values)
-    assert int.from_bytes(packed, "little") == expected
-    assert layout.unpack(packed)._asdict() == values
-    assert layout.pack(layout.unpack(packed)) == packed
