@@ -91,7 +91,7 @@ def as_bpftool_says(parsed: Btf, entry: btf.Type) -> dict[str, Any]:
     if isinstance(entry, (btf.Ptr, btf.Modifier, btf.Func, btf.Var)):
         words["type_id"] = entry.type
     if isinstance(entry, btf.Array):
-        words |= {"type_id": entry.element, "index_type_id": entry.index, "nr_elems": entry.count}
+        words |= {"type_id": entry.element, "nr_elems": entry.count}
     if isinstance(entry, btf.FuncProto):
         words["ret_type_id"] = entry.type
         words["params"] = [{"name": each.name or "(anon)", "type_id": each.type} for each in entry.params]

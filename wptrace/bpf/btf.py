@@ -140,12 +140,11 @@ class DataSec(Sized):
 
 
 class Array(Type):
-    __slots__ = ("count", "element", "index")
+    __slots__ = ("count", "element")
 
-    def __init__(self, type_id: int, element: int, index: int, count: int) -> None:
+    def __init__(self, type_id: int, element: int, count: int) -> None:
         super().__init__(type_id, "")
         self.element = element
-        self.index = index
         self.count = count
 
 
@@ -201,33 +200,21 @@ class TypeTag(Modifier):
 
 
 class Func(Ref):
-    """A function; `type` is its FuncProto, `linkage` 0 static, 1 global, 2 extern."""
+    """A function; `type` is its FuncProto."""
 
-    __slots__ = ("linkage",)
-
-    def __init__(self, type_id: int, name: str, target: int, linkage: int) -> None:
-        super().__init__(type_id, name, target)
-        self.linkage = linkage
+    __slots__ = ()
 
 
 class Var(Ref):
-    """A global variable; `linkage` as in Func."""
+    """A global variable."""
 
-    __slots__ = ("linkage",)
-
-    def __init__(self, type_id: int, name: str, target: int, linkage: int) -> None:
-        super().__init__(type_id, name, target)
-        self.linkage = linkage
+    __slots__ = ()
 
 
 class DeclTag(Ref):
-    """A tag on a declaration; `component` is the member or parameter, -1 for the declaration itself."""
+    """A tag on a declaration."""
 
-    __slots__ = ("component",)
-
-    def __init__(self, type_id: int, name: str, target: int, component: int) -> None:
-        super().__init__(type_id, name, target)
-        self.component = component
+    __slots__ = ()
 
 
 class Param(NamedTuple):
@@ -489,7 +476,7 @@ class Builder:
         return Int(head.id, head.name, head.extra, rest[0])
 
     def _array(self, head: _Head, rest: tuple[int, ...]) -> Type:
-        return Array(head.id, self._ref(rest[0]), self._ref(rest[1]), rest[2])
+        return Array(head.id, self._ref(rest[0]), rest[2])
 
     def _members(self, head: _Head, rest: tuple[int, ...]) -> list[Member]:
         size_shift = 24 if head.flag else 32
@@ -515,15 +502,9 @@ class Builder:
     def _fwd(self, head: _Head, rest: tuple[int, ...]) -> Type:
         return Fwd(head.id, head.name, head.flag)
 
-    def _func(self, head: _Head, rest: tuple[int, ...]) -> Type:
-        return Func(head.id, head.name, self._ref(head.extra), head.vlen)
-
     def _func_proto(self, head: _Head, rest: tuple[int, ...]) -> Type:
         params = [Param(self._name(name), self._ref(target)) for name, target in zip(rest[::2], rest[1::2])]
         return FuncProto(head.id, self._ref(head.extra), params)
-
-    def _var(self, head: _Head, rest: tuple[int, ...]) -> Type:
-        return Var(head.id, head.name, self._ref(head.extra), rest[0])
 
     def _datasec(self, head: _Head, rest: tuple[int, ...]) -> Type:
         places = [SecVar(self._ref(var), at, size) for var, at, size in zip(rest[::3], rest[1::3], rest[2::3])]
@@ -531,10 +512,6 @@ class Builder:
 
     def _float(self, head: _Head, rest: tuple[int, ...]) -> Type:
         return Float(head.id, head.name, head.extra)
-
-    def _decl_tag(self, head: _Head, rest: tuple[int, ...]) -> Type:
-        component = (rest[0] ^ 1 << 31) - (1 << 31)
-        return DeclTag(head.id, head.name, self._ref(head.extra), component)
 
 
 _Build = Callable[[Builder, _Head, tuple[int, ...]], Type]
@@ -581,12 +558,12 @@ _KINDS: Final[tuple[tuple[int, int, _Build], ...]] = (
     (0, 0, _reference(Volatile)),
     (0, 0, _reference(Const)),
     (0, 0, _reference(Restrict)),
-    (0, 0, Builder._func),
+    (0, 0, _reference(Func)),
     (0, 2, Builder._func_proto),
-    (1, 0, Builder._var),
+    (1, 0, _reference(Var)),
     (0, 3, Builder._datasec),
     (0, 0, Builder._float),
-    (1, 0, Builder._decl_tag),
+    (1, 0, _reference(DeclTag)),
     (0, 0, _reference(TypeTag)),
     (0, 3, Builder._enum64),
 )

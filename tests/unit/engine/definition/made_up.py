@@ -51,7 +51,7 @@ class Types:
 
     def function(self, name: str, returned: int, *params: tuple[str, int]) -> int:
         proto = self.add(FuncProto, returned, [Param(*param) for param in params])
-        return self.add(Func, name, proto, 0)
+        return self.add(Func, name, proto)
 
     def tracepoint(self, name: str, *params: tuple[str, int]) -> int:
         nameless = self.add(FuncProto, 0, [Param("", self.pointer(0)), *(Param("", kind) for _, kind in params)])
@@ -66,7 +66,7 @@ def kernel() -> Kernel:
     u32, u64, i32 = t.integer("unsigned int", 4), t.integer("long unsigned int", 8), t.integer("int", 4, _SIGNED)
     u16, char, u8 = t.integer("short unsigned int", 2), t.integer("char", 1, _SIGNED | _CHAR), t.integer("u8", 1)
     big = t.integer("__int128", 16)
-    text, bytes_, list_ = t.add(Array, char, u32, 32), t.add(Array, u8, u32, 6), t.add(Array, u32, u32, 4)
+    text, bytes_, list_ = t.add(Array, char, 32), t.add(Array, u8, 6), t.add(Array, u32, 4)
     op = t.add(Enum, "op", 4, False, [Enumerator("MY_OP_READ", 0), Enumerator("MY_OP_WRITE", 1)])
     kuid = t.struct("kuid", 4, ("val", u32, 0))
     kn = t.struct("kernfs_node", 16, ("id", u64, 64))
@@ -76,7 +76,7 @@ def kernel() -> Kernel:
         64,
         ("kn", t.pointer(kn), 0),
         ("level", i32, 64),
-        ("ancestors", t.add(Array, cgroup_pointer, u32, 0), 128),
+        ("ancestors", t.add(Array, cgroup_pointer, 0), 128),
     )
     # The pointer above refers to a type that was added after it.
     cgroup = next(entry.id for entry in t.all if entry.name == "cgroup")
