@@ -196,25 +196,6 @@ TestRing = RingMachine.TestCase
 TestRing.settings = settings(max_examples=60, stateful_step_count=25)
 
 
-@given(length=st.integers(8, 200), offset=st.integers(0, 511), count=st.integers(1, 400))
-def test_batches_that_wrap_arrive_whole(length: int, offset: int, count: int) -> None:
-    kernel = Producer(4096, 4096 * 5 + offset * 8, length)
-    ring = Ring(kernel.pages, layout(length))
-    count = min(count, (kernel.size - 1) // ((HEADER + length + 7) & ~7))
-    for number in range(count):
-        kernel.put(payload(number, length))
-    assert ring.read() == [record(number, length) for number in range(count)]
-    assert kernel.consumed == kernel.position
-    assert ring.read() == []
-
-
-def test_an_empty_ring_has_nothing() -> None:
-    kernel = Producer(4096)
-    ring = Ring(kernel.pages, layout(24))
-    assert ring.read() == []
-    assert (ring.fill, ring.peak, ring.records, kernel.consumed) == (0.0, 0.0, 0, 0)
-
-
 def test_nothing_after_a_busy_record_is_delivered_until_it_commits() -> None:
     kernel = Producer(4096)
     ring = Ring(kernel.pages, layout(24))
@@ -236,18 +217,6 @@ def test_a_reader_goes_on_where_the_last_one_ended() -> None:
     Ring(kernel.pages, layout(24)).read()
     kernel.put(payload(1, 24))
     assert Ring(kernel.pages, layout(24)).read() == [record(1, 24)]
-
-
-def test_fill_and_peak() -> None:
-    kernel = Producer(4096)
-    ring = Ring(kernel.pages, layout(24))
-    for number in range(64):
-        kernel.put(payload(number, 24))
-    ring.read()
-    assert (ring.fill, ring.peak) == (0.5, 0.5)
-    kernel.put(payload(0, 24))
-    ring.read()
-    assert (ring.fill, ring.peak) == (32 / 4096, 0.5)
 
 
 @pytest.mark.parametrize("form", ["<QIb", ">QIb", "=QIb", "@QIb", "QIb", "IQ", "@IQ", "!IQ"])
