@@ -22,7 +22,7 @@ from tests.kernel.loads import joined
 from tests.kernel.patience import said
 from tests.kernel.peer import ended as ended_peer
 from tests.kernel.peer import running_peer
-from tests.kernel.trace import Trace, wait_until
+from tests.kernel.trace import CpuTrace, wait_until
 from tests.kernel.tracefs import Record
 from tests.kernel.tracefs import traced as kernel_traced
 from wptrace.bpf.ring import Reader
@@ -66,10 +66,6 @@ for line in sys.stdin:
             os.wait()
     print("done", flush=True)
 """
-
-
-class CpuTrace(Trace):
-    command = "cpu"
 
 
 class Scheduled(NamedTuple):

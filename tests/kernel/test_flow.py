@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.disks import Disk, fio, fio_jobs, total
-from tests.kernel.trace import PATIENCE, ROOT, BlockTrace, Line, Trace, lossless, wait_until, wptrace
+from tests.kernel.trace import PATIENCE, ROOT, BlockTrace, FlowTrace, Line, lossless, wait_until, wptrace
 from wptrace.bpf.ring import Reader
 from wptrace.engine.definition.flow import SLOTS_OF_OLD_KERNELS, DefinedFlow, Options
 from wptrace.engine.definition.kernel import RunningKernel
@@ -68,10 +68,6 @@ name = "C"
 at = "tp:block_rq_complete"
 key = "request"
 """
-
-
-class FlowTrace(Trace):
-    command = "flow"
 
 
 def definition(folder: Path, text: str, disk: Disk) -> str:

@@ -16,7 +16,7 @@ import pytest
 
 from tests.kernel import postgres, rooted
 from tests.kernel.patience import said
-from tests.kernel.trace import PATIENCE, Line, Trace, lossless, wait_until
+from tests.kernel.trace import PATIENCE, FlowTrace, Line, lossless, wait_until
 from tests.lab import peers, roots
 
 # Each test starts a server and the command.
@@ -42,10 +42,6 @@ http {
     }
 }
 """
-
-
-class FlowTrace(Trace):
-    command = "flow"
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.disks import Disk, fio, total
-from tests.kernel.trace import Line, Trace
+from tests.kernel.trace import FlowTrace, Line, Trace
 from tests.kernel.tracefs import ROOT as TRACEFS
 
 # They trace the whole machine.
@@ -24,10 +24,6 @@ pytestmark = pytest.mark.guest
 
 _COUNTERS = (Path("/proc/net/snmp"), Path("/proc/net/netstat"))
 _HITS = re.compile(r"^(?:entries|overrun): (\d+)", re.MULTILINE)
-
-
-class FlowTrace(Trace):
-    command = "flow"
 
 
 class PagesTrace(FlowTrace):

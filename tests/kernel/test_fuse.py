@@ -15,15 +15,11 @@ from pathlib import Path
 
 from tests.kernel import fuse
 from tests.kernel.disks import unmount
-from tests.kernel.trace import Trace, wptrace
+from tests.kernel.trace import FlowTrace, wptrace
 from wptrace.bpf.kernel_btf import module, vmlinux
 
 DELAY_S = 0.02
 SIZE = 1 << 16
-
-
-class FuseTrace(Trace):
-    command = "flow"
 
 
 def has_tracepoint() -> bool:
@@ -64,7 +60,7 @@ def test_requests_are_those_that_the_server_was_asked(tmp_path: Path) -> None:
             assert (done.returncode, done.stdout) == (2, "")
             assert "fuse_request_send" in done.stderr
             return
-        with FuseTrace("fuse") as trace:
+        with FlowTrace("fuse") as trace:
             fd = os.open(tmp_path / "mounted" / os.fsdecode(fuse.NAME), os.O_RDWR | os.O_DIRECT)
             page = mmap.mmap(-1, mmap.PAGESIZE)
             for number in range(8):

@@ -27,7 +27,21 @@ from tests.kernel.disks import Disk, fio
 from tests.kernel.loads import mounted
 from tests.kernel.modules import inserted
 from tests.kernel.patience import said
-from tests.kernel.trace import PATIENCE, BlockTrace, Line, Trace, check, wait_until, wptrace
+from tests.kernel.test_iopf import IopfTrace
+from tests.kernel.test_irqoff import IrqoffTrace
+from tests.kernel.trace import (
+    PATIENCE,
+    BlockTrace,
+    CpuTrace,
+    FlowTrace,
+    Line,
+    SizeTrace,
+    StacksTrace,
+    Trace,
+    check,
+    wait_until,
+    wptrace,
+)
 
 pytestmark = pytest.mark.one_kernel
 
@@ -254,10 +268,6 @@ def test_io_level_block(loop: Disk) -> None:
     keeps("io-block", trace.lines, {loop.name: "DISK"})
 
 
-class FlowTrace(Trace):
-    command = "flow"
-
-
 DEFINITION = """
 name = "golden"
 noun = ["request", "requests"]
@@ -289,14 +299,6 @@ def test_flow(loop: Disk, tmp_path: Path) -> None:
     keeps("flow", trace.lines, {loop.name: "DISK"})
 
 
-class StacksTrace(Trace):
-    command = "stacks"
-
-
-class SizeTrace(Trace):
-    command = "size"
-
-
 def test_stacks_and_size(loop: Disk) -> None:
     names = {loop.name: "DISK"}
     with (
@@ -309,10 +311,6 @@ def test_stacks_and_size(loop: Disk) -> None:
         size.stop()
     keeps("stacks", stacks.lines, names)
     keeps("size", size.lines, names)
-
-
-class CpuTrace(Trace):
-    command = "cpu"
 
 
 # Two processes that share a CPU, so that each waits for the other.
@@ -381,10 +379,6 @@ def test_progs() -> None:
 # --- What only test modules do ----------------------------------------------------------------------------------------
 
 
-class IrqoffTrace(Trace):
-    command = "irqoff"
-
-
 @pytest.mark.guest
 def test_irqoff() -> None:
     with inserted("irqoff") as module, IrqoffTrace("--min=2ms", "--cpu=0", "--stats", "100ms") as trace:
@@ -394,10 +388,6 @@ def test_irqoff() -> None:
         trace.wait_for('"kind":"interval"')
         trace.stop()
     keeps("irqoff", trace.lines)
-
-
-class IopfTrace(Trace):
-    command = "iopf"
 
 
 @pytest.mark.guest

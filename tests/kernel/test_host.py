@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.disks import Disk, loop_device
-from tests.kernel.trace import Trace
+from tests.kernel.trace import HostTrace
 from wptrace.kernel import guests
 
 # The module traces the whole machine, which only tests in guests may do.
@@ -29,10 +29,6 @@ for line in sys.stdin:
         os.preadv(fd, [buffer], place * 4096)
     print("done", flush=True)
 """
-
-
-class HostTrace(Trace):
-    command = "host"
 
 
 class Hypervisor:

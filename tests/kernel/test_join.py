@@ -28,7 +28,7 @@ from tests.kernel.disks import loop_device
 from tests.kernel.loads import HOG, hog, mounted
 from tests.kernel.patience import joined
 from tests.kernel.test_golden import keeps
-from tests.kernel.trace import IN_LAB, Line, Trace, check, wait_until, wptrace
+from tests.kernel.trace import IN_LAB, CpuTrace, HostTrace, Line, Trace, check, wait_until, wptrace
 from tests.lab import guest as lab
 from tests.lab import matrix, peers, qemu
 from tests.thorough import only_all
@@ -48,10 +48,6 @@ AROUND = ("host_pickup_ns", "host_prepare_ns", "host_give_back_ns")
 RATE = 20
 
 
-class HostTrace(Trace):
-    command = "host"
-
-
 class LiveTrace(Trace):
     """A live join, whose first line comes with the first joined requests."""
 
@@ -60,10 +56,6 @@ class LiveTrace(Trace):
     def wait_for(self, text: str, what: str = "", often: int = 1) -> None:
         if what != "the first line":
             super().wait_for(text, what, often)
-
-
-class CpuTrace(Trace):
-    command = "cpu"
 
 
 class Seen(NamedTuple):

@@ -11,7 +11,7 @@ import pytest
 
 from tests.kernel import nbd
 from tests.kernel.disks import fio_jobs, total
-from tests.kernel.trace import PATIENCE, Line, Trace, wait_until
+from tests.kernel.trace import PATIENCE, FlowTrace, Line, wait_until
 from tests.thorough import only_all
 
 pytestmark = [
@@ -19,10 +19,6 @@ pytestmark = [
     # A server and two traces are slow on an emulated CPU.
     only_all,
 ]
-
-
-class NbdTrace(Trace):
-    command = "flow"
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +35,7 @@ def _outcomes(summary: Line) -> dict[str, int]:
 
 
 def test_requests_of_a_network_block_device(tmp_path: Path) -> None:
-    with nbd.server(tmp_path) as server, NbdTrace("nbd") as trace:
+    with nbd.server(tmp_path) as server, FlowTrace("nbd") as trace:
         with nbd.connected(tmp_path) as disk:
             job = {"filename": disk.path, "number_ios": 100, "stonewall": 1}
             jobs = fio_jobs({**job, "rw": "randread"}, {**job, "rw": "randwrite", "ioengine": "libaio", "iodepth": 8})
@@ -60,7 +56,7 @@ def test_requests_of_a_network_block_device(tmp_path: Path) -> None:
 
 
 def test_requests_that_the_server_never_answers(tmp_path: Path) -> None:
-    with nbd.server(tmp_path) as server, NbdTrace("nbd") as trace:
+    with nbd.server(tmp_path) as server, FlowTrace("nbd") as trace:
         with nbd.connected(tmp_path) as disk:
             server.send_signal(signal.SIGSTOP)
             words = [f"if={disk.path}", "of=/dev/null", "bs=4k", "count=1", "skip=1000", "iflag=direct"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel import nfs
-from tests.kernel.trace import Line, Trace, wait_until
+from tests.kernel.trace import FlowTrace, Line, wait_until
 from tests.thorough import only_all
 
 pytestmark = [
@@ -19,10 +19,6 @@ pytestmark = [
 ]
 
 FILES = 10
-
-
-class RpcTrace(Trace):
-    command = "flow"
 
 
 def _work(folder: Path) -> None:
@@ -65,7 +61,7 @@ def test_calls_of_nfs(tmp_path: Path) -> None:
         # Opened once, so that the server's grace period is over.
         (folder / "first").write_text("x")
         before = _settled(folder)
-        with RpcTrace("rpc") as trace:
+        with FlowTrace("rpc") as trace:
             _work(folder)
             grown = _settled(folder).since(before)
             trace.stop()

@@ -16,7 +16,7 @@ import pytest
 
 from tests.kernel.disks import Disk, fio, fio_jobs, scsi_debug, setting, total
 from tests.kernel.peer import ended, running_peer
-from tests.kernel.trace import Line, Trace
+from tests.kernel.trace import Line, SizeTrace
 from tests.kernel.tracefs import traced
 from wptrace.bpf.programs import run_statistics
 from wptrace.bpf.ring import Reader
@@ -33,10 +33,6 @@ def tallied(stages: Mapping[str, Distribution]) -> Counter[int]:
     found = stages["total"]
     assert isinstance(found, Tally)
     return Counter(found.counts)
-
-
-class SizeTrace(Trace):
-    command = "size"
 
 
 class Block(NamedTuple):

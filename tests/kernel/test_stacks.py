@@ -21,7 +21,7 @@ from tests.kernel.disks import Disk, fio, fio_jobs, loop_device, null_device, to
 from tests.kernel.loads import mounted
 from tests.kernel.patience import said
 from tests.kernel.peer import ended, running_peer
-from tests.kernel.trace import PATIENCE, ROOT, Line, Trace, lossless, wait_until
+from tests.kernel.trace import PATIENCE, ROOT, Line, StacksTrace, lossless, wait_until
 from tests.kernel.tracefs import traced
 from wptrace.bpf import loaded
 from wptrace.bpf.ring import Reader
@@ -33,10 +33,6 @@ from wptrace.model.report import Snapshot
 from wptrace.model.stack import Stack
 
 LATENCY_NS = 5_000_000
-
-
-class StacksTrace(Trace):
-    command = "stacks"
 
 
 def has(row: Line, *functions: str) -> bool:

@@ -301,6 +301,26 @@ class BlockTrace(Trace):
         super().__init__("--level", "block", *arguments)
 
 
+class CpuTrace(Trace):
+    command = "cpu"
+
+
+class FlowTrace(Trace):
+    command = "flow"
+
+
+class HostTrace(Trace):
+    command = "host"
+
+
+class SizeTrace(Trace):
+    command = "size"
+
+
+class StacksTrace(Trace):
+    command = "stacks"
+
+
 def kernel_counted(names: Sequence[str]) -> int:
     """Return how many requests these disks have completed. Leave out stacked ones, which count bios."""
     folders = [Path("/sys/class/block", name) for name in names]
