@@ -15,6 +15,7 @@ import pytest
 
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, setting
+from tests.kernel.flows import running_flow
 from tests.kernel.loads import mounted
 from tests.kernel.patience import joined
 from tests.kernel.test_io_path import read_direct
@@ -22,7 +23,6 @@ from tests.kernel.trace import Line, Trace, count, wait_until
 from tests.thorough import cases
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.programs import run_statistics
-from wptrace.bpf.ring import Reader
 from wptrace.engine.filters import Filter
 from wptrace.errors import WptraceError
 from wptrace.flows.io import operations as io_operations
@@ -210,14 +210,9 @@ LONG_AGO = 0xFFFFFFF0
 
 @contextmanager
 def flow_of(options: io_options.Options) -> Iterator[io_path.PathFlow]:
-    flow = io_path.PathFlow(options)
-    reader = Reader()
-    try:
-        flow.start(reader)
+    with running_flow(io_path.PathFlow(options)) as flow:
         flow.begin()
         yield flow
-    finally:
-        flow.close()
 
 
 def attached(flow: io_path.PathFlow) -> set[str]:

@@ -11,13 +11,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from tests.kernel.conftest import GUEST
+from tests.kernel.flows import running_flow
 from tests.kernel.loads import joined
 from tests.kernel.patience import said
 from tests.kernel.peer import ended as ended_peer
@@ -25,7 +26,6 @@ from tests.kernel.peer import running_peer
 from tests.kernel.trace import CpuTrace, wait_until
 from tests.kernel.tracefs import Record
 from tests.kernel.tracefs import traced as kernel_traced
-from wptrace.bpf.ring import Reader
 from wptrace.engine.filters import Filter
 from wptrace.flows.cpu import BY, CGROUP, CPU, OTHERS, PROCESS, THREAD, CpuFlow, Options
 from wptrace.model.book import STATE_FULL
@@ -135,14 +135,8 @@ def hog() -> Iterator[int]:
 
 @contextmanager
 def traced(*options: Options) -> Iterator[list[CpuFlow]]:
-    flows = [CpuFlow(one) for one in options]
-    try:
-        for flow in flows:
-            flow.start(Reader())
-        yield flows
-    finally:
-        for flow in flows:
-            flow.close()
+    with ExitStack() as stack:
+        yield [stack.enter_context(running_flow(CpuFlow(one))) for one in options]
 
 
 def noted(found: Snapshot) -> dict[str, int]:

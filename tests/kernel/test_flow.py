@@ -14,12 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.disks import Disk, fio, fio_jobs, total
+from tests.kernel.flows import defined, running_flow
 from tests.kernel.trace import PATIENCE, ROOT, BlockTrace, FlowTrace, Line, lossless, wait_until, wptrace
-from wptrace.bpf.ring import Reader
-from wptrace.engine.definition.flow import SLOTS_OF_OLD_KERNELS, DefinedFlow, Options
-from wptrace.engine.definition.kernel import RunningKernel
-from wptrace.engine.definition.reading import parse
-from wptrace.engine.definition.resolution import resolve
+from wptrace.engine.definition.flow import SLOTS_OF_OLD_KERNELS
 from wptrace.model.kind import REQUESTS
 
 DISK = "request->q->disk->disk_name | request->rq_disk->disk_name"
@@ -181,9 +178,7 @@ def _has_large_values(folder: Path, disk: Disk) -> bool:
 def test_what_two_cpus_took_at_once_is_found_in_the_end(tmp_path: Path) -> None:
     """Kernels before 5.12 have no atomic exchange, so two CPUs may begin in the same slot, which one of them gets."""
     text = Path(definition(tmp_path, ISSUED, Disk("nodisk"))).read_text()
-    flow = DefinedFlow(resolve(parse(text, "made up"), RunningKernel()), Options())
-    try:
-        flow.start(Reader())
+    with running_flow(defined(text)) as flow:
         objects = flow._obj.maps["objects"]
         whole = bytes(4)
         slots = bytearray(objects[whole])
@@ -193,8 +188,6 @@ def test_what_two_cpus_took_at_once_is_found_in_the_end(tmp_path: Path) -> None:
         assert flow.snapshot().books[REQUESTS].in_flight == 2
         flow.stop()
         book = flow.snapshot().books[REQUESTS]
-    finally:
-        flow.close()
     assert (book.started, book.in_flight) == (2, 1)
     assert {cause.name: count for cause, count in book.lost.items()} == {"collided": 1}
 

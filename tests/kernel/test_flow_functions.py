@@ -5,17 +5,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.kernel.disks import Disk, fio
+from tests.kernel.flows import defined
 from wptrace.bpf.ring import Reader
-from wptrace.engine.definition.flow import DefinedFlow, Options
-from wptrace.engine.definition.kernel import RunningKernel
-from wptrace.engine.definition.reading import parse
 from wptrace.engine.definition.recipe import FENTRY, FEXIT
-from wptrace.engine.definition.resolution import resolve
 from wptrace.model.kind import REQUESTS, TOTAL
 from wptrace.model.report import Snapshot
 
@@ -50,20 +48,14 @@ at = "event:irq/irq_handler_exit"
 """
 
 
-def _started(text: str, without: Collection[str] = ()) -> tuple[DefinedFlow, list[str]]:
-    flow = DefinedFlow(resolve(parse(text, "made up"), RunningKernel(), without), Options())
-    return flow, [source.how for source in flow.start(Reader()).sources]
-
-
 def _counts(found: Snapshot) -> dict[object, int]:
     return {group.values[0]: stages[TOTAL].count for group, stages in found.cells.items() if stages[TOTAL].count}
 
 
 @pytest.mark.parametrize(("without", "way"), [((), "fentry"), ((FENTRY, FEXIT), "kprobe")])
 def test_functions(without: Collection[str], way: str) -> None:
-    flow, how = _started(SYNCS.replace("PID", str(os.getpid())), without)
-    try:
-        assert how == [f"{way}/noop_fsync"]
+    with closing(defined(SYNCS.replace("PID", str(os.getpid())), without)) as flow:
+        assert [source.how for source in flow.start(Reader()).sources] == [f"{way}/noop_fsync"]
         fd = os.open("/dev/shm", os.O_RDWR | os.O_TMPFILE)  # noqa: S108
         for _ in range(25):
             os.fsync(fd)
@@ -72,8 +64,6 @@ def test_functions(without: Collection[str], way: str) -> None:
         os.close(fd)
         flow.stop()
         found = flow.snapshot()
-    finally:
-        flow.close()
     book = found.books[REQUESTS]
     assert (book.started, book.finished, book.failed, book.lost, book.noted) == (35, 35, 0, {}, {})
     assert _counts(found) == {0: 25, 1: 10}
@@ -81,14 +71,11 @@ def test_functions(without: Collection[str], way: str) -> None:
 
 @pytest.mark.one_kernel
 def test_a_text_that_lies_behind_the_record(disk: Disk) -> None:
-    flow, how = _started(HANDLERS)
-    try:
-        assert how == ["tracepoint/irq/irq_handler_entry"]
+    with closing(defined(HANDLERS)) as flow:
+        assert [source.how for source in flow.start(Reader()).sources] == ["tracepoint/irq/irq_handler_entry"]
         fio(disk.path, rw="randread", number_ios=100)
         flow.stop()
         found = flow.snapshot()
-    finally:
-        flow.close()
     known = set(Path("/proc/interrupts").read_text().replace(",", " ").split())
     names = _counts(found)
     assert names

@@ -13,14 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.kernel.flows import defined, running_flow
 from tests.kernel.loads import compiled
 from tests.kernel.test_capabilities import BOTH
 from tests.kernel.trace import PATIENCE, ROOT, wptrace
-from wptrace.bpf.ring import Reader
-from wptrace.engine.definition.flow import DefinedFlow, Options
-from wptrace.engine.definition.kernel import RunningKernel
-from wptrace.engine.definition.reading import parse
-from wptrace.engine.definition.resolution import resolve
+from wptrace.engine.definition.flow import DefinedFlow
 from wptrace.errors import UsageError
 from wptrace.model.kind import REQUESTS, TOTAL
 from wptrace.model.report import Snapshot
@@ -117,12 +114,8 @@ def running(program: Path) -> Iterator[Running]:
 
 @contextmanager
 def traced(text: str, program: Path) -> Iterator[DefinedFlow]:
-    flow = DefinedFlow(resolve(parse(text.replace("PROGRAM", str(program)), "made up"), RunningKernel()), Options())
-    try:
-        flow.start(Reader())
+    with running_flow(defined(text.replace("PROGRAM", str(program)))) as flow:
         yield flow
-    finally:
-        flow.close()
 
 
 def counts(found: Snapshot) -> dict[tuple[object, ...], int]:
@@ -216,15 +209,11 @@ def test_a_file_that_was_replaced_since_it_was_read(program: Path, tmp_path: Pat
     """The instruction may be elsewhere in the new file."""
     mine = tmp_path / "probed"
     shutil.copy(program, mine)
-    resolution = resolve(parse(CALLS.replace("PROGRAM", str(mine)), "made up"), RunningKernel())
+    flow = defined(CALLS.replace("PROGRAM", str(mine)))
     shutil.copy(program, tmp_path / "other")
     (tmp_path / "other").rename(mine)
-    flow = DefinedFlow(resolution, Options())
-    try:
-        with pytest.raises(UsageError, match=f"{mine} has changed since it was read"):
-            flow.start(Reader())
-    finally:
-        flow.close()
+    with pytest.raises(UsageError, match=f"{mine} has changed since it was read"), running_flow(flow):
+        pass
 
 
 @pytest.mark.each_kernel

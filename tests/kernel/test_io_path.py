@@ -20,11 +20,11 @@ import pytest
 
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, loop_device, null_device, total
+from tests.kernel.flows import running_flow
 from tests.kernel.loads import mounted
 from tests.kernel.patience import said
 from tests.kernel.trace import PATIENCE, ROOT, Line, Trace, count, lossless, rows, same_as_reported, wait_until
 from tests.kernel.window import Running
-from wptrace.bpf.ring import Reader
 from wptrace.engine.filters import Filter
 from wptrace.flows.io.kinds import OPERATION, SPARSE
 from wptrace.flows.io.options import Options
@@ -366,9 +366,7 @@ def in_cgroup(group: Path, command: str) -> None:
 
 @pytest.mark.one_kernel
 def test_filters_change_while_it_runs(disks: list[Disk]) -> None:
-    flow = PathFlow(Options((disks[0].path,), filter=Filter(op="read")))
-    try:
-        flow.start(Reader())
+    with running_flow(PathFlow(Options((disks[0].path,), filter=Filter(op="read")))) as flow:
         flow.begin()
         fio(disks[0].path, rw="randrw", number_ios=60)
         first = flow.snapshot()
@@ -377,8 +375,6 @@ def test_filters_change_while_it_runs(disks: list[Disk]) -> None:
         fio(disks[0].path, rw="randwrite", bs="8k", number_ios=40)
         flow.stop()
         second = flow.snapshot()
-    finally:
-        flow.close()
     assert {group.label("op") for group in first.cells} == {"read"}
     operations = {
         group.label("op"): stages["total"].count for group, stages in second.cells.items() if group.kind is OPERATION

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -361,8 +362,7 @@ def test_a_counter_of_cycles_keeps_time_and_is_no_nmi() -> None:
     done = wptrace("irqoff", "-d", "0.1")
     assert done.returncode == 0, done.stderr
     assert "the counter of cycles interrupts by no NMI here; software: a tick every 1000 us" in done.stderr
-    flow = IrqoffFlow(Options(counter="cycles"))
-    try:
+    with closing(IrqoffFlow(Options(counter="cycles"))) as flow:
         said = flow.start(Reader())
         assert "it sees a period when that is over" in said.notes[0]
         assert said.sources[0].how.endswith("perf_event/cycles")
@@ -380,8 +380,6 @@ def test_a_counter_of_cycles_keeps_time_and_is_no_nmi() -> None:
             sum(range(10_000))
         assert all(cycles >= 500_000 for cycles in flow._sampler._cycles.values()), flow._sampler._cycles
         assert all(cell.looks > 10 for cell in flow._cells())
-    finally:
-        flow.close()
 
 
 @pytest.mark.guest

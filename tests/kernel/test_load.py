@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import os
 import subprocess
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -163,14 +163,11 @@ def test_the_fallback_counts_the_same(disk: Disk, times: str, monkeypatch: pytes
     """Force raw_tp, which replaces tp_btf where that is refused; no kernel of the matrix needs that."""
     hooks = tuple(hook._replace(programs=hook.programs[1:]) for hook in BlockFlow.hooks)
     monkeypatch.setattr(BlockFlow, "hooks", hooks)
-    flow = BlockFlow(Options((disk.path,), slow_ns=0, times=times))
-    try:
+    with closing(BlockFlow(Options((disk.path,), slow_ns=0, times=times))) as flow:
         start = flow.start(Reader())
         assert all("raw_tp" in source.how and "tp_btf" not in source.how for source in start.sources)
         job = fio(disk.path, rw="randrw")
         found = flow.snapshot()
-    finally:
-        flow.close()
     assert found.books[REQUESTS].finished == total(job)
     assert sum(stages["total"].count for stages in found.cells.values()) == total(job)
     assert found.books[REQUESTS].lost_total == 0

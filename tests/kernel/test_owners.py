@@ -23,6 +23,7 @@ from tests.kernel import aio
 from tests.kernel.aio import Aio
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, loop_device
+from tests.kernel.flows import running_flow
 from tests.kernel.loads import joined, mounted
 from tests.kernel.patience import reaped, said
 from tests.kernel.trace import ROOT, Line, Trace, count
@@ -181,15 +182,11 @@ def test_sums_of_many_threads_at_once(disk: Disk) -> None:
 @pytest.mark.one_kernel
 def test_a_table_that_is_full_counts_into_others(disk: Disk) -> None:
     """300 threads and 16 rows; an owner may need one row for operations and one for hits."""
-    flow = PathFlow(Options((disk.name,), by=THREAD, top=0, owner_rows=16))
-    try:
-        flow.start(Reader())
+    with running_flow(PathFlow(Options((disk.name,), by=THREAD, top=0, owner_rows=16))) as flow:
         flow.begin()
         subprocess.run([sys.executable, "-c", THREADS, disk.path, "300"], check=True)
         flow.stop()
         found = flow.snapshot()
-    finally:
-        flow.close()
     operations, hits, _ = KINDS[THREAD]
     rows = {group: stages["total"].count for group, stages in found.cells.items() if group.kind in (operations, hits)}
     plain = [stages["total"].count for group, stages in found.cells.items() if group.kind.book == "operations"]

@@ -10,13 +10,14 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.kernel.disks import Disk, fio, fio_jobs, unmount
+from tests.kernel.flows import running_flow
 from tests.kernel.loads import delay, delayed, direct_loop, mounted
 from tests.kernel.test_capture import replayed
 from tests.kernel.test_flow import BLOCK, ISSUED, definition
@@ -237,8 +238,7 @@ def test_a_slow_object_and_a_question_are_followed_by_dumps(disk: Disk, tmp_path
 def test_requests_that_a_budget_leaves_untimed_are_recorded(disk: Disk, tmp_path: Path) -> None:
     """The kernel stamps them all the same."""
     size = RecorderSize(LONGEST_NS, 4 << 20)
-    flow = BlockFlow(io_block.Options((disk.name,), recorder=size, times="kernel"))
-    try:
+    with closing(BlockFlow(io_block.Options((disk.name,), recorder=size, times="kernel"))) as flow:
         start = flow.start(Reader())
         flow.begin()
         flow._running.obj.bss.request_sample = 16
@@ -250,8 +250,6 @@ def test_requests_that_a_budget_leaves_untimed_are_recorded(disk: Disk, tmp_path
         recorder = flow.flight_recorder
         assert recorder is not None
         recorder.dump(tmp_path / "dump.wpt", start, flow.view)
-    finally:
-        flow.close()
     assert len(of(replayed(tmp_path / "dump.wpt"), "request")) == count == 320
 
 
@@ -349,9 +347,7 @@ def test_a_reader_that_was_stopped_has_all_of_it(disk: Disk, tmp_path: Path) -> 
 @pytest.mark.one_kernel
 def test_a_thousand_snapshots_have_no_record_that_is_half_written(disk: Disk) -> None:
     """A numbered record never changes. Only the newest ones, which are being written, may be missing."""
-    flow = PathFlow(Options(devices=(disk.name,), recorder=RecorderSize(LONGEST_NS, 1 << 20)))
-    try:
-        flow.start(Reader())
+    with running_flow(PathFlow(Options(devices=(disk.name,), recorder=RecorderSize(LONGEST_NS, 1 << 20)))) as flow:
         flow.begin()
         recorder = flow.flight_recorder
         assert isinstance(recorder, Recorder)
@@ -364,8 +360,6 @@ def test_a_thousand_snapshots_have_no_record_that_is_half_written(disk: Disk) ->
             finally:
                 load.terminate()
         flow.stop()
-    finally:
-        flow.close()
     # Older records were overwritten between most snapshots.
     assert lost > 1000
     assert torn < 100

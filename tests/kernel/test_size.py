@@ -8,13 +8,14 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from tests.kernel.disks import Disk, fio, fio_jobs, scsi_debug, setting, total
+from tests.kernel.flows import running_flow
 from tests.kernel.peer import ended, running_peer
 from tests.kernel.trace import Line, SizeTrace
 from tests.kernel.tracefs import traced
@@ -106,11 +107,7 @@ def test_each_size_is_counted_as_fio_counts_it(disks: list[Disk], tmp_path: Path
 @pytest.mark.one_kernel
 def test_order_is_that_of_the_issue(disk: Disk) -> None:
     """Eight requests at a time may complete in any order, but were issued in the order of their sectors."""
-    flow = SizeFlow((disk.path,))
-    with ExitStack() as stack:
-        stack.callback(flow.close)
-        stack.enter_context(setting(disk.queue / "nomerges", "2"))
-        flow.start(Reader())
+    with setting(disk.queue / "nomerges", "2"), running_flow(SizeFlow((disk.path,))) as flow:
         options = {"rw": "read", "ioengine": "libaio", "iodepth": 8, "cpus_allowed": "0"}
         job = fio(disk.path, norandommap=0, number_ios=200, **options)
         flow.stop()
@@ -123,12 +120,11 @@ def test_order_is_that_of_the_issue(disk: Disk) -> None:
 def test_a_request_that_is_issued_twice_counts_once() -> None:
     """The disk rejects every tenth command as if it were busy."""
     # SDEBUG_OPT_HOST_BUSY of drivers/scsi/scsi_debug.c
-    with ExitStack() as stack:
-        disk = stack.enter_context(scsi_debug(every_nth=10, opts=0x8000))
-        stack.enter_context(run_statistics())
-        flow = SizeFlow((disk.path,))
-        stack.callback(flow.close)
-        flow.start(Reader())
+    with (
+        scsi_debug(every_nth=10, opts=0x8000) as disk,
+        run_statistics(),
+        running_flow(SizeFlow((disk.path,))) as flow,
+    ):
         job = fio(disk.path, rw="randrw", size="4M", number_ios=200)
         runs = {program.name: program.statistics().run_count for program in flow._running.programs}
         flow.stop()
@@ -172,15 +168,12 @@ def test_more_sizes_than_there_are_places(loop: Disk) -> None:
 def test_the_fallback_counts_the_same(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Force raw_tp, which replaces tp_btf where that is refused; no kernel of the matrix needs that."""
     monkeypatch.setattr(SizeFlow, "hooks", tuple(hook._replace(programs=hook.programs[1:]) for hook in SizeFlow.hooks))
-    flow = SizeFlow((disk.path,))
-    try:
+    with closing(SizeFlow((disk.path,))) as flow:
         start = flow.start(Reader())
         assert all("raw_tp" in source.how and "tp_btf" not in source.how for source in start.sources)
         job = fio(disk.path, rw="randrw", bs="8k")
         flow.stop()
         found = flow.snapshot()
-    finally:
-        flow.close()
     assert sum(tallied(stages)[8192] for stages in found.cells.values()) == total(job)
     assert found.books[REQUESTS].lost_total == 0
 
@@ -197,12 +190,8 @@ def slots(output: str) -> Counter[int]:
 @pytest.mark.guest
 def test_the_same_as_the_kernels_own_tracing(disk: Disk) -> None:
     """Every issued request with its size and sector, by the kernel's own tracing."""
-    flow = SizeFlow((disk.path,))
-    with ExitStack() as stack:
-        ours = f"dev == {disk.number}"
-        trace = stack.enter_context(traced("block/block_rq_issue", filters={"block_rq_issue": ours}))
-        stack.callback(flow.close)
-        flow.start(Reader())
+    ours = {"block_rq_issue": f"dev == {disk.number}"}
+    with traced("block/block_rq_issue", filters=ours) as trace, running_flow(SizeFlow((disk.path,))) as flow:
         job = fio(disk.path, rw="randrw", bssplit="4k/40:16k/30:20k/30", norandommap=0, number_ios=150)
         flow.stop()
         found = flow.snapshot().cells
@@ -219,11 +208,10 @@ def test_the_same_as_the_kernels_own_tracing(disk: Disk) -> None:
 
 @pytest.mark.guest
 def test_the_same_as_bitesize_in_the_same_run(disk: Disk) -> None:
-    flow = SizeFlow((disk.path,))
-    with ExitStack() as stack:
-        peer = stack.enter_context(running_peer("bitesize-libbpf", "--disk", disk.name, "--comm", "fio", links=1))
-        stack.callback(flow.close)
-        flow.start(Reader())
+    with (
+        running_peer("bitesize-libbpf", "--disk", disk.name, "--comm", "fio", links=1) as peer,
+        running_flow(SizeFlow((disk.path,))) as flow,
+    ):
         job = fio(disk.path, rw="randread", bssplit="4k/50:16k/30:20k/20")
         flow.stop()
         (stages,) = flow.snapshot().cells.values()

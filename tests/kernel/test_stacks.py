@@ -18,6 +18,7 @@ import pytest
 
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, fio_jobs, loop_device, null_device, total
+from tests.kernel.flows import running_flow
 from tests.kernel.loads import mounted
 from tests.kernel.patience import said
 from tests.kernel.peer import ended, running_peer
@@ -164,14 +165,10 @@ def test_folded_lines_for_a_process_with_its_own_stack(disk: Disk, tmp_path: Pat
 
 
 def run(options: Options, disk: Disk, **job: Any) -> tuple[Snapshot, dict[str, Any]]:
-    flow = StacksFlow(options)
-    try:
-        flow.start(Reader())
+    with running_flow(StacksFlow(options)) as flow:
         done = fio(disk.path, **job)
         flow.stop()
         return flow.snapshot(), done
-    finally:
-        flow.close()
 
 
 @pytest.mark.one_kernel
@@ -259,8 +256,7 @@ def test_a_stack_that_is_taken_for_another_is_noticed(disk: Disk) -> None:
     flow = StacksFlow(Options((disk.path,)))
     # Each CPU learns by itself.
     job = {"cpus_allowed": "0"}
-    try:
-        flow.start(Reader())
+    with running_flow(flow):
         known = flow._obj.maps["known_stacks"]
         fio(disk.path, number_ios=100, **job)
         hits = 0
@@ -277,8 +273,6 @@ def test_a_stack_that_is_taken_for_another_is_noticed(disk: Disk) -> None:
             runs += 1
         flow.stop()
         found = flow.snapshot()
-    finally:
-        flow.close()
     assert found.books[REQUESTS].noted[MISTAKEN_STACK] >= 1
     assert found.books[REQUESTS].finished == 100 + 200 * runs
     # A mistaken entry is learned anew.
@@ -288,12 +282,11 @@ def test_a_stack_that_is_taken_for_another_is_noticed(disk: Disk) -> None:
 @pytest.mark.guest
 def test_the_same_as_the_kernels_own_tracing(disk: Disk) -> None:
     """Each request has one stack in the kernel's buffer, because nothing merges here."""
-    flow = StacksFlow(Options((disk.path,)))
-    with ExitStack() as stack:
-        ours = f"dev == {disk.number}"
-        trace = stack.enter_context(traced("block/block_getrq", stacks=True, filters={"block_getrq": ours}))
-        stack.callback(flow.close)
-        flow.start(Reader())
+    ours = {"block_getrq": f"dev == {disk.number}"}
+    with (
+        traced("block/block_getrq", stacks=True, filters=ours) as trace,
+        running_flow(StacksFlow(Options((disk.path,)))) as flow,
+    ):
         job = fio(disk.path, rw="randrw", number_ios=150)
         flow.stop()
         found = flow.snapshot()
@@ -311,16 +304,13 @@ def test_the_same_as_the_kernels_own_tracing(disk: Disk) -> None:
 def test_the_same_as_biostacks_in_the_same_run(request: pytest.FixtureRequest) -> None:
     # The peer reads kernel symbols once, at its start.
     subprocess.run(["modprobe", "-a", "ext4", "xfs"], check=True)
-    with ExitStack() as stack:
-        peer = stack.enter_context(running_peer("biostacks-libbpf", links=3))
+    with running_peer("biostacks-libbpf", links=3) as peer:
         places: list[Place] = request.getfixturevalue("places")
-        flow = StacksFlow(Options(tuple(place.disk.path for place in places)))
-        stack.callback(flow.close)
-        flow.start(Reader())
-        read_both(places)
-        flow.stop()
-        found = flow.snapshot()
-        output = ended(peer)
+        with running_flow(StacksFlow(Options(tuple(place.disk.path for place in places)))) as flow:
+            read_both(places)
+            flow.stop()
+            found = flow.snapshot()
+            output = ended(peer)
     theirs: Counter[str] = Counter()
     for block in output.split("\n\n"):
         counts = [int(match) for match in re.findall(r"-> \d+\s*: (\d+)\s*\|", block)]

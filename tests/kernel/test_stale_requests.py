@@ -16,12 +16,12 @@ import pytest
 from tests.kernel import nbd
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, loop_device
+from tests.kernel.flows import running_flow
 from tests.kernel.loads import mounted
 from tests.kernel.patience import reaped
 from tests.kernel.trace import KernelSkippedError, unskipped, wait_until
 from tests.kernel.window import Running, path_of
 from wptrace.bpf.object import BpfObject
-from wptrace.bpf.ring import Reader
 from wptrace.engine.filters import Filter
 from wptrace.engine.flow import Flow
 from wptrace.flows.io.books import GRACE_NS
@@ -35,13 +35,9 @@ from wptrace.model.kind import OPERATIONS, REQUESTS, TOTAL
 
 @contextmanager
 def tracing(disk: Disk) -> Iterator[PathFlow]:
-    flow = PathFlow(Options((disk.path,)))
-    try:
-        flow.start(Reader())
+    with running_flow(PathFlow(Options((disk.path,)))) as flow:
         flow.begin()
         yield flow
-    finally:
-        flow.close()
 
 
 @contextmanager

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import pytest
 
 from tests.kernel.disks import Disk
+from tests.kernel.flows import running_flow
 from tests.kernel.trace import BlamelessError, wait_until
 from tests.thorough import cases
-from wptrace.bpf.ring import Reader
 from wptrace.flows.io.options import Options
 from wptrace.flows.io.path import PathFlow
 from wptrace.model.book import RECURSION
@@ -50,15 +50,11 @@ def check_complaints(before: list[str]) -> None:
 
 
 def come_and_go(disks: Sequence[Disk], interference: bool) -> None:
-    flow = PathFlow(Options(tuple(disk.path for disk in disks), interference=interference))
-    try:
-        flow.start(Reader())
+    with running_flow(PathFlow(Options(tuple(disk.path for disk in disks), interference=interference))) as flow:
         flow.begin()
         wait_until(lambda: flow.snapshot().books[OPERATIONS].finished > 20, "some operations")
         flow.stop()
         books = flow.snapshot().books
-    finally:
-        flow.close()
     skipped = sum(one.get(RECURSION, 0) for book in books.values() for one in (book.lost, book.noted))
     for name in (OPERATIONS, REQUESTS):
         book = books[name]

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -344,8 +344,7 @@ def test_a_full_table_of_dirty_pages(disk: Disk, tmp_path: Path, monkeypatch: py
     with files(disk, "ext4", top, "one") as (one,):
         # The pages are not adjacent, so each has a bio of its own.
         writer = Writer(one, 0, 128, step=2)
-        flow = PathFlow(Options(devices=(disk.name,), writeback=True))
-        try:
+        with closing(PathFlow(Options(devices=(disk.name,), writeback=True))) as flow:
             with frozen(top):
                 flow.start(Reader())
                 flow.begin()
@@ -355,8 +354,6 @@ def test_a_full_table_of_dirty_pages(disk: Disk, tmp_path: Path, monkeypatch: py
                 made = written_since(disk, before)
                 flow.stop()
             found = flow.snapshot()
-        finally:
-            flow.close()
     causes = {cause.name: number for cause, number in found.books[REQUESTS].noted.items()}
     assert causes["dirty_full"] >= 128 - 64
     sizes = {group: counts.get(BYTES, 0) for group, counts in found.counters.items()}
