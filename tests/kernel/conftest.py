@@ -24,6 +24,7 @@ from tests.thorough import ALL
 from wptrace.bpf.object import BpfObject
 
 GUEST = os.environ.get("WPTRACE_LAB_KERNEL", "")
+REAL = ("nvme0n1", "vda", "sda")
 ONE_CPU = "maxcpus=1" in Path("/proc/cmdline").read_text().split()
 
 
@@ -174,27 +175,15 @@ def iopf() -> Iterator[Module]:
         yield module
 
 
-KINDS = ("nvme", "virtio", "scsi", "null_blk") if GUEST else ("loop",)
-_NAMES = {"nvme": "nvme0n1", "virtio": "vda", "scsi": "sda"}
-
-
-@contextmanager
-def _disk_of(kind: str, folder: Path) -> Iterator[Disk]:
-    if kind == "loop":
-        with loop_device(folder / "disk.img") as made:
-            yield made
-    elif kind == "null_blk":
-        with null_device() as made:
-            yield made
-    else:
-        yield Disk(_NAMES[kind])
-
-
-@pytest.fixture
-def disks(tmp_path: Path) -> Iterator[list[Disk]]:
+@pytest.fixture(scope="module")
+def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Disk]]:
     """One disk of each kind at once, for tests that trace all of them: a tracer is slow to start in a guest."""
-    with ExitStack() as stack:
-        yield [stack.enter_context(_disk_of(kind, tmp_path)) for kind in KINDS]
+    if GUEST:
+        with null_device() as null:
+            yield [*map(Disk, REAL), null]
+    else:
+        with loop_device(tmp_path_factory.mktemp("disk") / "disk.img") as loop:
+            yield [loop]
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.conftest import GUEST
-from tests.kernel.disks import Disk, completed, fio, fio_jobs, loop_device, null_device, total
+from tests.kernel.disks import Disk, completed, fio, fio_jobs, null_device, total
 from tests.kernel.loads import mounted
 from tests.kernel.test_io_path import complete, sums_up
 from tests.kernel.trace import Line, Lines, Trace, count, lossless, rows, wait_until
@@ -29,16 +29,6 @@ from wptrace.kernel import mounts
 pytestmark = pytest.mark.each_kernel
 
 ENGINES = {"libaio": "aio", "io_uring": "uring"}
-
-
-@pytest.fixture(scope="module")
-def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Disk]]:
-    if GUEST:
-        with null_device() as null:
-            yield [*map(Disk, ("nvme0n1", "vda", "sda")), null]
-    else:
-        with loop_device(tmp_path_factory.mktemp("disk") / "disk.img") as loop:
-            yield [loop]
 
 
 @pytest.fixture(scope="module")

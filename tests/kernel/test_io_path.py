@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.conftest import GUEST
+from tests.kernel.conftest import REAL
 from tests.kernel.disks import Disk, fio, loop_device, null_device, total
 from tests.kernel.flows import running_flow
 from tests.kernel.loads import mounted
@@ -34,19 +34,7 @@ from wptrace.model.kind import OPERATIONS, REQUESTS
 pytestmark = pytest.mark.each_kernel
 
 PARTITION = ("fs", "throttle", "queue", "driver", "device", "complete", "wakeup", "return")
-REAL = ("nvme0n1", "vda", "sda")
 _MAP_LOCKED = 0x2000
-
-
-@pytest.fixture(scope="module")
-def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Disk]]:
-    """All kinds of disks that this kernel has here."""
-    if GUEST:
-        with null_device() as null:
-            yield [*map(Disk, REAL), null]
-    else:
-        with loop_device(tmp_path_factory.mktemp("disk") / "disk.img") as loop:
-            yield [loop]
 
 
 def read_direct(path: Path, number: int) -> None:
