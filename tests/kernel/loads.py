@@ -36,29 +36,6 @@ def scsi_device(latency_ns: int) -> Iterator[Disk]:
 
 
 @contextmanager
-def delayed(lower: Disk, latency_ms: int) -> Iterator[Disk]:
-    """A dm-delay device on another disk. Its timer counts ticks of 4 ms."""
-    sectors = Path("/sys/block", lower.name, "size").read_text().strip()
-    name = f"wptest-{lower.name}"
-    run("modprobe", "dm-delay")
-    run("dmsetup", "create", "--noudevsync", name, "--table", f"0 {sectors} delay {lower.path} 0 {latency_ms}")
-    try:
-        minor = run("dmsetup", "info", "-c", "--noheadings", "-o", "minor", name)
-        yield Disk(f"dm-{minor}")
-    finally:
-        run("dmsetup", "remove", "--noudevsync", "--retry", name)
-
-
-def delay(disk: Disk, latency_ms: int) -> None:
-    """Change the latency of a dm-delay device."""
-    name = Path("/sys/block", disk.name, "dm/name").read_text().strip()
-    *table, _ = run("dmsetup", "table", name).split()
-    run("dmsetup", "load", name, "--table", " ".join([*table, str(latency_ms)]))
-    run("dmsetup", "suspend", "--noudevsync", "--nolockfs", name)
-    run("dmsetup", "resume", "--noudevsync", name)
-
-
-@contextmanager
 def direct_loop(below: Disk) -> Iterator[Disk]:
     """A loop device that passes each request on to a block device, without a page cache in between."""
     with loop_on(below.path, "--direct-io=on") as disk:
@@ -160,10 +137,16 @@ def costed(disk: Disk, iops: int, top: Path) -> Iterator[Path]:
             (top / "io.cost.qos").write_text(f"{_number(disk)} enable=0")
 
 
+def cgroup_of(pid: int | str = "self") -> str:
+    """Return the path of a process's cgroup below the root of v2."""
+    (path,) = re.findall(r"^0::(.*)$", Path(f"/proc/{pid}/cgroup").read_text(), re.MULTILINE)
+    return str(path)
+
+
 @contextmanager
 def joined(group: Path) -> Iterator[None]:
     """Make this process, and those that it starts, members of a cgroup."""
-    before = re.findall(r"^0::(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)[0]
+    before = cgroup_of()
     (group / "cgroup.procs").write_text(str(os.getpid()))
     try:
         yield

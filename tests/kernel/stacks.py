@@ -43,10 +43,14 @@ def linear(*below: Disk) -> Iterator[Disk]:
         yield disk
 
 
+def _name(disk: Disk) -> str:
+    return Path("/sys/block", disk.name, "dm/name").read_text().strip()
+
+
 @contextmanager
 def suspended(disk: Disk) -> Iterator[None]:
     """Suspend a device of device-mapper, which holds its bios meanwhile."""
-    name = Path("/sys/block", disk.name, "dm/name").read_text().strip()
+    name = _name(disk)
     run("dmsetup", "suspend", "--noudevsync", "--nolockfs", name)
     try:
         yield
@@ -98,10 +102,21 @@ def striped(*below: Disk) -> Iterator[Disk]:
 
 
 @contextmanager
-def delayed(below: Disk, read_ms: int, write_ms: int) -> Iterator[Disk]:
-    line = f"0 {_size(below)} delay {below.path} 0 {read_ms} {below.path} 0 {write_ms}"
+def delayed(below: Disk, read_ms: int, write_ms: int | None = None) -> Iterator[Disk]:
+    """A delay of reads, and of writes if they have another one. Its timer counts ticks of 4 ms."""
+    writes = "" if write_ms is None else f" {below.path} 0 {write_ms}"
+    line = f"0 {_size(below)} delay {below.path} 0 {read_ms}{writes}"
     with mapped(f"delay-{below.name}", line, module="dm-delay") as disk:
         yield disk
+
+
+def delay(disk: Disk, latency_ms: int) -> None:
+    """Change the latency of a delayed device without one of its own for writes."""
+    name = _name(disk)
+    *table, _ = run("dmsetup", "table", name).split()
+    run("dmsetup", "load", name, "--table", " ".join([*table, str(latency_ms)]))
+    with suspended(disk):
+        pass
 
 
 @contextmanager

@@ -19,7 +19,7 @@ import pytest
 
 from tests.kernel.conftest import GUEST
 from tests.kernel.flows import running_flow
-from tests.kernel.loads import joined
+from tests.kernel.loads import cgroup_of, joined
 from tests.kernel.patience import said
 from tests.kernel.peer import ended as ended_peer
 from tests.kernel.peer import running_peer
@@ -201,8 +201,6 @@ def test_it_counts_what_the_scheduler_counts(
 
 @pytest.mark.one_kernel
 def test_rows_are_about_what_was_asked_for(worker: Worker) -> None:
-    own = Path(f"/proc/{worker.pid}/cgroup").read_text()
-    (cgroup,) = re.findall(r"^0::(.*)$", own, re.MULTILINE)
     with traced(*(Options(by=by, wanted=Filter(pid=worker.pid)) for by in BY)) as flows:
         worker.do("thread", 10)
         found = {flow._options.by: flow.snapshot() for flow in flows}
@@ -214,7 +212,7 @@ def test_rows_are_about_what_was_asked_for(worker: Worker) -> None:
     assert f"{worker.name}[{worker.pid}/{worker.pid}]" in threads
     # A new thread starts where its creator runs, and moves once it binds itself.
     assert f"cpu{PLACE}" in names[CPU]
-    assert names[CGROUP] == {cgroup}
+    assert names[CGROUP] == {cgroup_of(worker.pid)}
     counts = {by: sum(stages["total"].count for stages in snapshot.cells.values()) for by, snapshot in found.items()}
     assert counts[CPU] >= 2
     # The flows attach one after the other while the worker sleeps, so all of them saw the same.

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.disks import Disk, fio
-from tests.kernel.loads import mounted
+from tests.kernel.loads import cgroup_of, mounted
 from tests.kernel.modules import inserted
 from tests.kernel.patience import said
 from tests.kernel.test_iopf import IopfTrace
@@ -224,12 +224,6 @@ def file(loop: Disk, tmp_path: Path) -> Iterator[Path]:
         yield found
 
 
-def mine(v2: Path) -> str:
-    """The cgroup of this process."""
-    (path,) = re.findall(r"^0::(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
-    return f"{v2}{path}"
-
-
 def test_io(loop: Disk, file: Path) -> None:
     options = ("--interference", "--writeback", "--stats", "--budget=100%", "-D", "--hist=device", "--stuck=1h")
     with Trace("--each", *options, f"--dev={loop.name}", "100ms") as trace:
@@ -245,7 +239,7 @@ def test_io(loop: Disk, file: Path) -> None:
 
 def test_io_with_filters_and_replay(loop: Disk, file: Path, v2: Path, tmp_path: Path) -> None:
     comm, capture = Path("/proc/self/comm").read_text().strip(), tmp_path / "trace.wpt"
-    whose = (f"--pid={os.getpid()}", f"--tid={os.getpid()}", f"--comm={comm}", f"--cgroup={mine(v2)}")
+    whose = (f"--pid={os.getpid()}", f"--tid={os.getpid()}", f"--comm={comm}", f"--cgroup={v2}{cgroup_of()}")
     which = (f"--file={file}", f"--dir={file.parent}", "--op=read", "--size=4K-1M", f"--dev={loop.name}")
     with Trace(*whose, *which, "--slow=1ns", "--sample=1/2", "--limit=100000", f"--capture={capture}") as trace:
         every_operation(file)
@@ -345,7 +339,7 @@ def test_cpu(v2: Path) -> None:
             "process": (f"--pid={one}", "--slow=1ns"),
             "thread": (f"--tid={one}",),
             "cgroup": ("--comm=golden",),
-            "cpu": (f"--cgroup={mine(v2)}", "--stats"),
+            "cpu": (f"--cgroup={v2}{cgroup_of()}", "--stats"),
         }
         traces = {by: stack.enter_context(CpuTrace(f"--by={by}", *which)) for by, which in options.items()}
         for worker in workers:

@@ -21,8 +21,9 @@ import pytest
 
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, fio_jobs, null_device, setting, total
-from tests.kernel.loads import HOG, delayed, direct_loop, hog, joined, limited, mounted, real_time, scsi_device
+from tests.kernel.loads import HOG, direct_loop, hog, joined, limited, mounted, real_time, scsi_device
 from tests.kernel.modules import inserted
+from tests.kernel.stacks import delayed
 from tests.kernel.trace import Line, Lines, Trace, count, findings, lossless, wait_until
 from tests.kernel.window import Running, path_of
 from wptrace.flows.io.kinds import SPARSE

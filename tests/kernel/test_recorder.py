@@ -18,7 +18,8 @@ import pytest
 
 from tests.kernel.disks import Disk, fio, fio_jobs, unmount
 from tests.kernel.flows import running_flow
-from tests.kernel.loads import delay, delayed, direct_loop, mounted
+from tests.kernel.loads import direct_loop, mounted
+from tests.kernel.stacks import delay, delayed
 from tests.kernel.test_capture import replayed
 from tests.kernel.test_flow import BLOCK, ISSUED, definition
 from tests.kernel.trace import Line, Trace, wait_until, wptrace

@@ -20,8 +20,9 @@ import pytest
 from tests.kernel import aio
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, loop_device, null_device, setting, unmount, written_when_asked
-from tests.kernel.loads import delayed, joined, mount, mounted, scsi_device
+from tests.kernel.loads import joined, mount, mounted, scsi_device
 from tests.kernel.patience import said
+from tests.kernel.stacks import delayed
 from tests.kernel.test_io_path import settle, sums_up
 from tests.kernel.trace import PATIENCE, Lines, count, lossless, rows, wait_until
 from tests.kernel.window import Running, path_of
