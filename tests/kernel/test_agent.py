@@ -28,7 +28,7 @@ from tests.kernel.disks import Disk, fio, fio_jobs, loop_device, loop_on, total
 from tests.kernel.loads import mounted
 from tests.kernel.test_capture import replayed
 from tests.kernel.test_fuse import served
-from tests.kernel.trace import PATIENCE, ROOT, BlockTrace, commands, count, unskipped, wait_until, wptrace
+from tests.kernel.trace import PATIENCE, ROOT, BlockTrace, commands, count, metrics, unskipped, wait_until, wptrace
 from tests.lab import peers
 from tests.peers.pcp import pcp
 from tests.peers.victoria import victoria
@@ -135,9 +135,7 @@ def metrics_address(status: str) -> str:
 
 def scrape(status: str, disk: Disk, made: int = 0) -> float:
     """Return how many reads of a disk the metrics count; `made` is how many fio has made."""
-    address = metrics_address(status)
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE) as answer:
-        text = answer.read().decode()
+    text = metrics(metrics_address(status))
     lost = re.findall(r'^wptrace_loss_total\{.*cause="(\w+)"\} (.+)$', text, re.M)
     name = f'wptrace_io_duration_seconds_count{{device="{disk.name}",operation="read",kind="request"}} '
     finished = sum(float(line.removeprefix(name)) for line in text.splitlines() if line.startswith(name))
@@ -269,11 +267,8 @@ def test_prometheus_has_what_fio_did(disk: Disk, tmp_path: Path) -> None:
             for query in blocks(section("agent.md", "## Prometheus"), "promql")[0].splitlines():
                 wait_until(lambda query=query: ask("query", query=query)["result"], query)
             assert ask("targets")["activeTargets"][0]["lastError"] == ""
-        with urllib.request.urlopen(f"http://{target}/metrics", timeout=PATIENCE) as answer:
-            scraped = answer.read()
-        checked = subprocess.run(
-            peers.command("promtool", "check", "metrics", recipe=peers.PROMETHEUS), input=scraped, capture_output=True
-        )
+        check = peers.command("promtool", "check", "metrics", recipe=peers.PROMETHEUS)
+        checked = subprocess.run(check, input=metrics(target).encode(), capture_output=True)
         rules = tmp_path / "rules.yml"
         rules.write_text(blocks(section("agent.md", "## From nothing to the first alert"), "yaml")[0])
         subprocess.run(peers.command("promtool", "check", "rules", str(rules), recipe=peers.PROMETHEUS), check=True)
@@ -454,8 +449,7 @@ def test_owners_are_labels_by_the_paths_of_their_cgroups(disk: Disk, tmp_path: P
                 job = f"fio --name=x --filename={disk.path} --rw=randread --bs=4k --direct=1 --size=32M"
                 words = f"echo $$ > {group}/cgroup.procs; exec {job} --number_ios={count} --output={tmp_path / 'fio'}"
                 subprocess.run(["sh", "-c", words], check=True)
-            with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE) as answer:
-                scraped = answer.read().decode()
+            scraped = metrics(address)
         finally:
             for folder in sorted(top.rglob("*/"), reverse=True):
                 folder.rmdir()
@@ -595,9 +589,8 @@ def test_a_collector_that_takes_nothing_costs_nothing_and_another_one_gets_it_al
         assert scrape(agent.ready, disk, made) == made
 
         def queued() -> bool:
-            address = metrics_address(status)
-            with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE) as answer:
-                found = re.findall(r'^wptrace_otlp_queue_bytes{signal="\w+"} (\d+)$', answer.read().decode(), re.M)
+            text = metrics(metrics_address(status))
+            found = re.findall(r'^wptrace_otlp_queue_bytes{signal="\w+"} (\d+)$', text, re.M)
             return len(found) == 2 and all(int(one) > 0 for one in found)
 
         status = agent.ready

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 from threading import Timer
 
@@ -17,7 +16,7 @@ import pytest
 from tests.kernel.disks import Disk, fio, total
 from tests.kernel.test_agent import CONFIG, Agent, metrics_address, running, scrape
 from tests.kernel.test_capture import replayed
-from tests.kernel.trace import PATIENCE, count, wait_until, wptrace
+from tests.kernel.trace import PATIENCE, count, metrics, wait_until, wptrace
 
 TABLES = """
 [prometheus]
@@ -44,9 +43,7 @@ def config(disk: Disk, folder: Path, for_: str, more: str = "") -> str:
 
 def loaded(status: str, command: str = "io") -> dict[str, float]:
     """Return the metrics of the flows that triggers load."""
-    address = metrics_address(status)
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE) as answer:
-        text = answer.read().decode()
+    text = metrics(metrics_address(status))
     found = re.findall(rf'^wptrace_on_trigger_(\w+)\{{command="{command}"(?:,cause="(\w+)")?\}} (.+)$', text, re.M)
     return {cause or name: float(value) for name, cause, value in found}
 

@@ -12,7 +12,6 @@ import re
 import statistics
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,7 +22,7 @@ import pytest
 from tests.kernel.disks import Disk, loop_device
 from tests.kernel.loads import hierarchy
 from tests.kernel.test_agent import Agent, metrics_address, running
-from tests.kernel.trace import PATIENCE, ROOT, wait_until, wptrace
+from tests.kernel.trace import PATIENCE, ROOT, metrics, wait_until, wptrace
 from tests.thorough import only_all
 
 SHARE = float(os.environ.get("WPTRACE_TESTS_SOAK", "0.1"))
@@ -97,12 +96,6 @@ def cpu_s(agent: Agent) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def answer(status: str) -> str:
-    address = metrics_address(status)
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE) as found:
-        return str(found.read().decode())
-
-
 def resident(pid: int) -> int:
     (found,) = re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     return int(found) << 10
@@ -110,7 +103,7 @@ def resident(pid: int) -> int:
 
 def reading(agent: Agent, status: str) -> Reading:
     before = cpu_s(agent)
-    text = answer(status)
+    text = metrics(metrics_address(status))
     took = cpu_s(agent) - before
     process = Path(f"/proc/{agent.process.pid}")
     maps = sum(float(one) for one in re.findall(r"^wptrace_map_bytes\{.*\} (.+)$", text, re.M))
@@ -173,8 +166,11 @@ def test_what_weeks_bring_leaves_memory_and_descriptors_as_they_are(disk: Disk, 
                 assert asked.stdout == "trigger soak has fired\n"
             drained(errors)
             found += [reading(agent, status) for _ in range(1 if number % 5 else _SCRAPES)]
-        wait_until(lambda: f'wptrace_trigger_fired_total{{trigger="soak"}} {fired}\n' in answer(status), "all triggers")
-        last = answer(status)
+        wait_until(
+            lambda: f'wptrace_trigger_fired_total{{trigger="soak"}} {fired}\n' in metrics(metrics_address(status)),
+            "all triggers",
+        )
+        last = metrics(metrics_address(status))
         agent.process.terminate()
         agent.process.communicate(timeout=PATIENCE)
         assert agent.process.returncode == 0

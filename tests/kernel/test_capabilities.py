@@ -16,7 +16,7 @@ import pytest
 
 from tests.kernel.disks import Disk, fio, total
 from tests.kernel.loads import mounted
-from tests.kernel.trace import PATIENCE, ROOT, BlockTrace, Trace, lossless
+from tests.kernel.trace import PATIENCE, ROOT, BlockTrace, SizeTrace, StacksTrace, Trace, lossless, metrics
 from tests.packages.kubernetes import manifest
 
 # No limit on locked memory, which includes maps before 5.11.
@@ -32,37 +32,22 @@ AS_USER = (
 pytestmark = pytest.mark.one_kernel
 
 
-class PathWithBoth(Trace):
-    before = BOTH
+def limited(kind: type[Trace], before: tuple[str, ...]) -> type[Trace]:
+    return type("Limited", (kind,), {"before": before})
 
 
-class BlockWithBoth(BlockTrace):
-    before = BOTH
-
-
-class StacksWithBoth(Trace):
-    command = "stacks"
-    before = BOTH
-
-
-class SizeWithBoth(Trace):
-    command = "size"
-    before = BOTH
-
-
-class PathOfUser(Trace):
-    before = AS_USER
-
-
-@pytest.mark.parametrize("kind", [PathWithBoth, BlockWithBoth, StacksWithBoth, SizeWithBoth, PathOfUser])
-def test_both_are_enough(kind: type[Trace], loop: Disk) -> None:
+@pytest.mark.parametrize(
+    ("kind", "before"),
+    [(Trace, BOTH), (BlockTrace, BOTH), (StacksTrace, BOTH), (SizeTrace, BOTH), (Trace, AS_USER)],
+)
+def test_both_are_enough(kind: type[Trace], before: tuple[str, ...], loop: Disk) -> None:
     """Objects name types of other kernels. libbpf would search all modules for those, which needs CAP_SYS_ADMIN."""
-    with kind("--dev", loop.name) as trace:
+    with limited(kind, before)("--dev", loop.name) as trace:
         job = fio(loop.path, number_ios=200)
         trace.stop()
     assert lossless(trace.summary)
     assert trace.summary["requests"]["finished"] == total(job)
-    if kind in (PathWithBoth, PathOfUser):
+    if kind is Trace:
         assert trace.summary["operations"]["finished"] == total(job)
 
 
@@ -142,7 +127,7 @@ def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_files_are_seen_also_where_their_file_system_is_a_module(loop: Disk, tmp_path: Path) -> None:
-    with mounted(loop, "ext4", tmp_path / "files") as point, PathWithBoth("--dev", loop.name) as trace:
+    with mounted(loop, "ext4", tmp_path / "files") as point, limited(Trace, BOTH)("--dev", loop.name) as trace:
         job = fio(str(point / "file"), size="2M", rw="randread", number_ios=100)
         trace.stop()
     rows = [row for row in trace.summary["rows"] if (row["kind"], row["op"]) == ("operation", "read")]
@@ -183,8 +168,7 @@ def test_the_daemon_set_grants_enough(loop: Disk, tmp_path: Path) -> None:
         with urllib.request.urlopen(f"http://{found[1]}/", timeout=PATIENCE) as answer:
             assert answer.status == 200
         made = total(fio(loop.path, number_ios=100))
-        with urllib.request.urlopen(f"http://{found[1]}/metrics", timeout=PATIENCE) as answer:
-            scraped = answer.read().decode()
+        scraped = metrics(found[1])
         process.send_signal(signal.SIGTERM)
         _, rest = process.communicate(timeout=PATIENCE)
     finally:

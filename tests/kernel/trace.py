@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
@@ -108,6 +109,11 @@ def _answer(process: Started) -> subprocess.CompletedProcess[str]:
     for reader in readers:
         reader.join()
     return subprocess.CompletedProcess("wptrace", code, found[process.stdout], found[process.stderr])
+
+
+def metrics(address: str) -> str:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE) as answer:
+        return str(answer.read().decode())
 
 
 def wait_until(condition: Any, what: str) -> None:
