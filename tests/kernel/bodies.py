@@ -4,24 +4,19 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
+from tests.kernel.byhand import Run
 from wptrace.bpf import trial
 from wptrace.bpf.generated import Generated, Target
-from wptrace.bpf.lib import libbpf
 from wptrace.engine.definition import emit
 from wptrace.engine.definition.flow import Slots
 from wptrace.engine.definition.programs import bodies
 from wptrace.engine.definition.recipe import ARGUMENT, RAW_TP, Attachment, Recipe
 
-_CALL = {"x86_64": 321, "aarch64": 280}[os.uname().machine]
-_TEST_RUN = 10
-# prog_fd, retval, four words of packets, repeat, duration, sizes and addresses of contexts
-_ATTRIBUTE = struct.Struct("=II24xIIIIQQIII4x")
-ARGUMENTS, POINTS = 12, 8
+POINTS = 8
 
 
 class Bodies:
@@ -58,7 +53,10 @@ class Bodies:
         self.made: list[Generated] = []
 
     def make(self, body: str, point: int = 0, outcome: int = 0, after: int = 0, labels: int = 0, **flags: bool) -> Run:
-        """Generate a program, with flags as in args.h."""
+        """Generate a program, with flags as in args.h.
+
+        It runs on a key, the other key, the value and the labels; the mark is at place 5.
+        """
         given = {**self._kept, **flags}
         bits = sum(1 << self.found.flags[name] for name, on in given.items() if on)
         bits |= after << self.found.shifts["after"] | outcome << self.found.shifts["outcome"]
@@ -116,23 +114,3 @@ class Bodies:
         for program in self.made:
             program.close()
         self.obj.close()
-
-
-class Run:
-    """A program that runs once per call."""
-
-    def __init__(self, fd: int) -> None:
-        self._lib = libbpf()
-        self._context = self._lib.ffi.new("__u64[]", ARGUMENTS)
-        address = int(self._lib.ffi.cast("uintptr_t", self._context))
-        attribute = _ATTRIBUTE.pack(fd, 0, 0, 0, ARGUMENTS * 8, 0, address, 0, 0, 0, 0)
-        self._attribute = self._lib.ffi.from_buffer(bytearray(attribute), require_writable=True)
-        self._arguments = [self._lib.ffi.cast("long", value) for value in (len(attribute),)]
-
-    def __call__(self, key: int, *more: int) -> None:
-        """Run it. `more` are the other key, the value and the labels; the mark is at place 5."""
-        self._context[0] = key
-        for place, value in enumerate(more, 1):
-            self._context[place] = value
-        result = self._lib.lib.syscall(_CALL, self._lib.ffi.cast("long", _TEST_RUN), self._attribute, *self._arguments)
-        self._lib.check(result if result >= 0 else -self._lib.ffi.errno, "a program cannot be run")

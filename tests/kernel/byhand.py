@@ -3,25 +3,37 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import struct
 
+from wptrace.bpf.lib import libbpf
 from wptrace.bpf.object import BpfObject
 
-_BPF = {"x86_64": 321, "aarch64": 280}
-_PROG_TEST_RUN = 10
+_BPF = {"x86_64": 321, "aarch64": 280}[os.uname().machine]
+_TEST_RUN = 10
+# prog_fd, retval, four words of packets, repeat, duration, sizes and addresses of contexts
+_ATTRIBUTE = struct.Struct("=II24xIIIIQQIII4x")
+_ARGUMENTS = 12
+
+
+class Run:
+    """A raw_tp program that runs once per call, on the CPU of this thread."""
+
+    def __init__(self, fd: int) -> None:
+        self._lib = libbpf()
+        self._context = self._lib.ffi.new("__u64[]", _ARGUMENTS)
+        address = int(self._lib.ffi.cast("uintptr_t", self._context))
+        attribute = _ATTRIBUTE.pack(fd, 0, 0, 0, _ARGUMENTS * 8, 0, address, 0, 0, 0, 0)
+        self._attribute = self._lib.ffi.from_buffer(bytearray(attribute), require_writable=True)
+        self._call = [self._lib.ffi.cast("long", value) for value in (_TEST_RUN, len(attribute))]
+
+    def __call__(self, *arguments: int) -> None:
+        for place, value in enumerate(arguments):
+            self._context[place] = value
+        command, size = self._call
+        result = self._lib.lib.syscall(_BPF, command, self._attribute, size)
+        self._lib.check(result if result >= 0 else -self._lib.ffi.errno, "a program cannot be run")
 
 
 def run(obj: BpfObject, program: str, *arguments: int) -> None:
-    """Run a raw_tp program once, on the CPU of this thread."""
-    context = struct.pack(f"{len(arguments)}Q", *arguments)
-    memory = ctypes.create_string_buffer(context, len(context))
-    # union bpf_attr, test: prog_fd, retval, sizes and addresses of data, repeat, duration, then size and address of the
-    # context.
-    attribute = ctypes.create_string_buffer(80)
-    struct.pack_into("I", attribute, 0, obj.progs[program].fd)
-    struct.pack_into("I4xQ", attribute, 40, len(context), ctypes.addressof(memory))
-    libc = ctypes.CDLL(None, use_errno=True)
-    done = libc.syscall(_BPF[os.uname().machine], _PROG_TEST_RUN, attribute, len(attribute))
-    assert done == 0, os.strerror(ctypes.get_errno())
+    Run(obj.progs[program].fd)(*arguments)
