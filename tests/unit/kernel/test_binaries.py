@@ -4,20 +4,18 @@
 from __future__ import annotations
 
 import os
-import random
 import struct
 from pathlib import Path
 
 import pytest
 
-from tests.unit.kernel.damage import damaged
+from tests.unit.kernel.damage import SIZE, assert_one_sentence, written
 from tests.unit.kernel.test_elf_functions import ADDRESS, CODE, SYMBOLS, elf
 from tests.unit.kernel.test_sdt import program as with_sections
 from wptrace.errors import UsageError
 from wptrace.kernel import binaries
 
 NAMES = b"\0one\0two\0twin\0late\0outside\0"
-SIZE = CODE + 0x100000
 _TYPE_AT, _MACHINE_AT = 16, 18
 
 
@@ -31,13 +29,6 @@ def program(type: int = 2, kind: int = SYMBOLS) -> bytes:  # noqa: A002 - as the
         (NAMES.index(b"outside"), 0x10, 0x10),
     ]
     return elf(symbols, NAMES, kind, type=type)
-
-
-def written(folder: Path, data: bytes) -> str:
-    path = folder / "program"
-    path.write_bytes(data)
-    os.truncate(path, SIZE)
-    return str(path)
 
 
 def found(path: str, name: str) -> binaries.Spot:
@@ -132,19 +123,7 @@ def test_a_file_is_opened_again_only_as_it_was(tmp_path: Path) -> None:
 
 
 def test_damage_is_one_sentence(tmp_path: Path) -> None:
-    whole = program()
-    chance = random.Random(1)  # noqa: S311 - the same damage each time
-    outcomes = set()
-    for _ in range(500):
-        data = damaged(whole, chance)
-        try:
-            spot = found(written(tmp_path, bytes(data)), "one")
-        except UsageError:
-            outcomes.add("refused")
-        else:
-            outcomes.add("found")
-            assert 0 < spot.offset < SIZE
-    assert outcomes == {"found", "refused"}
+    assert_one_sentence(tmp_path, program(), lambda path: [found(path, "one").offset])
 
 
 def test_names_for_suggestions(tmp_path: Path) -> None:

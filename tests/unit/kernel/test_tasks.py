@@ -22,7 +22,7 @@ def proc(tmp_path: Path) -> Path:
 
 
 def test_a_process_is_its_first_thread(proc: Path) -> None:
-    assert tasks.process("41", proc) == 41
+    assert tasks.process("41", proc) == tasks.thread("41", proc) == 41
     with pytest.raises(UsageError, match="42 is a thread of process 41") as caught:
         tasks.process("42", proc)
     assert caught.value.hint == "name the process: --pid 41"
@@ -38,11 +38,6 @@ def test_no_name_tells_another_process(proc: Path, name: bytes) -> None:
     assert tasks.leader_of(42, proc) == 41
     with pytest.raises(UsageError, match="42 is a thread of process 41"):
         tasks.process("42", proc)
-
-
-def test_every_thread_is_one(proc: Path) -> None:
-    assert tasks.thread("41", proc) == 41
-    assert tasks.thread("42", proc) == 42
 
 
 def test_what_is_not_there(proc: Path) -> None:
