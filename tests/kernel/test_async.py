@@ -199,7 +199,6 @@ def test_a_try_that_found_no_tag() -> None:
     with null_device("wpt0", **slow) as disk, Trace("--each", f"--dev={disk.name}") as trace:
         fio(disk.path, rw="randread", number_ios=128, ioengine="io_uring", iodepth=32, hipri=0)
         assert waiting(trace) == []
-        trace.stop()
     assert lossless(trace.summary), trace.summary["loss"]
     if not observes("io_uring", trace):
         assert not trace.operations

@@ -125,12 +125,11 @@ def timed(summary: Line) -> int:
 @pytest.mark.one_kernel
 def test_everything_is_shed_in_the_stated_order_and_counts_stay_exact(disk: Disk) -> None:
     before = disk.completed()
-    with Trace("--each", "--interference", "--budget", TINY, f"--dev={disk.name}", "0.5") as trace:
-        with load(disk) as made:
-            wait_until(lambda: '"step":"sample","request_sample":256' in trace.written(), "the last step")
-            so_far = made["read"] + made["write"]
-            wait_until(lambda: made["read"] + made["write"] > so_far + 1500, "some more requests")
-        trace.stop()
+    options = ("--each", "--interference", "--budget", TINY, f"--dev={disk.name}", "0.5")
+    with Trace(*options) as trace, load(disk) as made:
+        wait_until(lambda: '"step":"sample","request_sample":256' in trace.written(), "the last step")
+        so_far = made["read"] + made["write"]
+        wait_until(lambda: made["read"] + made["write"] > so_far + 1500, "some more requests")
     summary = trace.summary
     assert changes(trace.lines) == ALL
     spent = summary["budget"]
@@ -161,10 +160,8 @@ def test_everything_is_shed_in_the_stated_order_and_counts_stay_exact(disk: Disk
 def test_with_a_large_budget_nothing_is_shed(disk: Disk) -> None:
     before = disk.completed()
     # Without --each, whose lines alone would keep an emulated CPU busy.
-    with Trace("--interference", "--budget", "100%", f"--dev={disk.name}", "1") as trace:
-        with load(disk) as made:
-            wait_until(lambda: trace.written().count('"kind":"interval"') >= 6, "some intervals")
-        trace.stop()
+    with Trace("--interference", "--budget", "100%", f"--dev={disk.name}", "1") as trace, load(disk) as made:
+        wait_until(lambda: trace.written().count('"kind":"interval"') >= 6, "some intervals")
     summary = trace.summary
     assert changes(trace.lines) == []
     assert summary["budget"]["shed"] == []
@@ -183,10 +180,9 @@ def test_the_block_layer_alone(disk: Disk, times: str) -> None:
     with (
         setting(disk.queue / "iostats", "1"),
         Trace("--level=block", f"--times={times}", "--each", "--budget", TINY, f"--dev={disk.name}", "0.5") as trace,
+        load(disk) as made,
     ):
-        with load(disk) as made:
-            wait_until(lambda: '"request_sample":256' in trace.written(), "the last step")
-        trace.stop()
+        wait_until(lambda: '"request_sample":256' in trace.written(), "the last step")
     assert changes(trace.lines) == [step for step in ALL if step[0] in ("each", "sample")]
     assert trace.summary["budget"]["shed"] == ["each", "sample"]
     after = disk.completed()

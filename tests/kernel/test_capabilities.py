@@ -44,7 +44,6 @@ def test_both_are_enough(kind: type[Trace], before: tuple[str, ...], loop: Disk)
     """Objects name types of other kernels. libbpf would search all modules for those, which needs CAP_SYS_ADMIN."""
     with limited(kind, before)("--dev", loop.name) as trace:
         job = fio(loop.path, number_ios=200)
-        trace.stop()
     assert lossless(trace.summary)
     assert trace.summary["requests"]["finished"] == total(job)
     if kind is Trace:
@@ -129,7 +128,6 @@ def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
 def test_files_are_seen_also_where_their_file_system_is_a_module(loop: Disk, tmp_path: Path) -> None:
     with mounted(loop, "ext4", tmp_path / "files") as point, limited(Trace, BOTH)("--dev", loop.name) as trace:
         job = fio(str(point / "file"), size="2M", rw="randread", number_ios=100)
-        trace.stop()
     rows = [row for row in trace.summary["rows"] if (row["kind"], row["op"]) == ("operation", "read")]
     finished = {row["count"] for row in rows if row["stage"] == "total"}
     assert finished == {job["read"]["total_ios"]} == {100}

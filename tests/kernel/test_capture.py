@@ -64,7 +64,6 @@ def test_a_trace_ends_with_what_is_different_from_a_capture(disk: Disk, tmp_path
     for options, rw in (("--each", f"--capture={file}"), "randread"), ((f"--against={file}",), "randrw"):
         with Trace(*options, f"--dev={disk.name}") as trace:
             jobs.append(fio(disk.path, rw=rw, number_ios=400))
-            trace.stop()
     (found,) = [line for line in trace.lines if line["kind"] == "diff"]
     check(found)
     rows = [row for row in found["rows"] if (row["kind"], row["stage"]) == ("operation", "total")]
@@ -88,7 +87,6 @@ def test_requests_of_two_levels_are_compared_between_the_points_of_both(disk: Di
         file = files[len(jobs)]
         with cls(f"--capture={file}", f"--dev={disk.name}", *options) as trace:
             jobs.append(fio(disk.path, rw="randread", number_ios=400))
-            trace.stop()
         sums.append({row["stage"]: row["sum_ns"] for row in trace.summary["rows"] if row["kind"] == "request"})
     done = wptrace("diff", *map(str, files), "--json")
     assert (done.returncode, done.stderr) == (0, "")
@@ -126,7 +124,6 @@ def test_a_capture_tells_what_the_trace_counted(disk: Disk, tmp_path: Path) -> N
     file = tmp_path / "trace.wpt"
     with Trace("--each", f"--capture={file}", f"--dev={disk.name}") as trace:
         job = fio(disk.path, rw="randrw", number_ios=400)
-        trace.stop()
     assert lossless(trace.summary)
     assert trace.operations == trace.requests == []
     start, *reported, summary = replayed(file)
@@ -206,9 +203,8 @@ def reads_without_end(disk: Disk) -> Iterator[None]:
 def test_what_is_told_is_counted_and_drawn_under_a_load(disk: Disk, tmp_path: Path) -> None:
     """The load begins before the trace and ends after it; columns of the page are those of the events."""
     file, page = tmp_path / "trace.wpt", tmp_path / "trace.html"
-    with reads_without_end(disk), UnderLoad("--each", f"--capture={file}", f"--dev={disk.name}") as trace:
+    with reads_without_end(disk), UnderLoad("--each", f"--capture={file}", f"--dev={disk.name}"):
         wait_until(lambda: file.stat().st_size > 20_000, "some operations")
-        trace.stop()
     *_, summary = lines = replayed(file)
     ends = {op: [one["ts_ns"] for one in lines[1:-1] if one["op"] == op] for op in ("read", "write")}
     assert {op: len(found) for op, found in ends.items()} == {
@@ -285,7 +281,6 @@ def test_a_capture_of_requests_alone(disk: Disk, tmp_path: Path) -> None:
     file = tmp_path / "trace.wpt"
     with BlockTrace("--each", f"--capture={file}", f"--dev={disk.name}") as trace:
         fio(disk.path, rw="randrw", number_ios=200)
-        trace.stop()
     _, *reported, summary = replayed(file)
     assert summary == trace.summary
     assert len(reported) == summary["requests"]["finished"] >= 200
@@ -345,7 +340,6 @@ def test_what_a_full_ring_lost_is_said(disk: Disk, tmp_path: Path) -> None:
         trace.process.send_signal(signal.SIGSTOP)
         fio(disk.path, number_ios=300)
         trace.process.send_signal(signal.SIGCONT)
-        trace.stop()
     lost = trace.summary["loss"]["ring_full"]
     _, *reported, summary = replayed(file)
     assert lost > 0

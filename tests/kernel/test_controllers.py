@@ -97,7 +97,6 @@ def test_waits_for_tags(loop: Disk) -> None:
             fio(loop.path, numjobs=32, thread=1, group_reporting=1, number_ios=50)
             if '"controller":"tag"' in trace.written():
                 break
-        trace.stop()
     assert set(held(trace)) == {"tag"}
     for line in trace.operations:
         assert sum(one["ns"] for one in line.get("throttled_by", ())) <= line["stages"]["throttle_ns"], line

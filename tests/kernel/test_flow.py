@@ -108,7 +108,6 @@ def test_it_counts_what_io_counts(disk: Disk, tmp_path: Path) -> None:
 def test_single_ones(disk: Disk, tmp_path: Path) -> None:
     with FlowTrace(definition(tmp_path, BLOCK, disk), "--each", "--total") as trace:
         made = total(fio(disk.path, rw="randread", number_ios=100))
-        trace.stop()
     reported = [line for line in trace.lines if line["kind"] == "object"]
     assert len(reported) == made == trace.summary["requests"]["finished"]
     for one in reported:
@@ -126,7 +125,6 @@ def test_whose_they_are(disk: Disk, tmp_path: Path) -> None:
             os.pread(fd, 4096, at << 16)
         os.close(fd)
         fio(disk.path, rw="randread", number_ios=50)
-        trace.stop()
     assert trace.summary["requests"]["finished"] == 10
     assert lossless(trace.summary)
 
@@ -148,7 +146,6 @@ def test_what_a_kill_leaves(disk: Disk, tmp_path: Path) -> None:
 def test_a_small_table_loses_nothing_uncounted(disk: Disk, tmp_path: Path) -> None:
     with FlowTrace(definition(tmp_path, ISSUED, disk), "--slots=16") as trace:
         made = total(fio(disk.path, rw="randread", number_ios=500, ioengine="libaio", iodepth=64))
-        trace.stop()
     requests = trace.summary["requests"]
     assert requests["started"] == made == requests["finished"] + requests["lost"]
     assert requests["in_flight"] == 0
@@ -164,7 +161,6 @@ def test_tables_of_any_size_are_taken(disk: Disk, tmp_path: Path, slots: int) ->
         return
     with FlowTrace(*words) as trace:
         job = fio(disk.path, number_ios=50)
-        trace.stop()
     assert trace.summary["requests"]["finished"] == total(job) == 50
     assert lossless(trace.summary)
 
@@ -280,7 +276,6 @@ def test_of_two_ends_at_one_hook_the_first_in_the_file_counts(
     file.write_text(TWO_ENDS.replace("KEY", key).replace("BEGIN", begin).replace("END", end))
     with FlowTrace(str(file)) as trace:
         fio(disk.path, rw="write", number_ios=20, fsync=1)
-        trace.stop()
     events = [row["events"] for row in trace.summary["rows"] if row["stage"] == "total" and "events" in row]
     assert sum(one.get("first", 0) for one in events) >= 15, trace.summary["rows"]
     assert not any("second" in one for one in events)

@@ -90,7 +90,6 @@ def test_commands_of_redis(tmp_path: Path) -> None:
             # Calls from a script are part of it.
             assert told(client, "eval", "for i = 1, 5 do redis.call('get', 'key1') end", "0") == b"$-1\r\n"
             assert told(client, "nonsense").startswith(b"-ERR")
-            trace.stop()
         stats = told(client, "INFO", "commandstats").decode()
     calls = {name: int(count) for name, count in re.findall(r"cmdstat_(\w+):calls=(\d+)", stats)}
     assert (calls["set"], calls["get"], calls["eval"]) == (20, 35, 1)
@@ -124,7 +123,6 @@ def test_requests_of_nginx(tmp_path: Path) -> None:
             # Everything that was answered is freed by now.
             process.send_signal(signal.SIGQUIT)
             process.wait(PATIENCE)
-            trace.stop()
         logged = (tmp_path / "access.log").read_text().splitlines()
     # nginx is its own upstream for /far.
     assert len(logged) == 20 + 2 * 10 + 1
@@ -143,7 +141,6 @@ def test_statements_of_postgresql(tmp_path: Path) -> None:
         database.sql(["select pg_stat_statements_reset()"])
         with FlowTrace("postgres", f"--program=/proc/{pid}/exe") as trace:
             database.sql(["select count(*) from rows"] * 12 + ["update rows set id = id + 1"] * 3)
-            trace.stop()
         counted = database.sql(["select query, calls from pg_stat_statements where query like '% rows%'"])
     assert {query: int(calls) for query, calls in counted} == {
         "select count(*) from rows": 12,
@@ -178,7 +175,6 @@ def test_garbage_collections_of_python() -> None:
         before = counted("")
         with FlowTrace("python", f"--program=/proc/{process.pid}/exe") as trace:
             after = counted("0 1 2 0 0 1")
-            trace.stop()
         assert process.stdin is not None
         process.stdin.close()
     assert [now - then for then, now in zip(before, after)] == [3, 2, 1]

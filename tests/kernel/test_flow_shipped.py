@@ -107,7 +107,6 @@ def test_packets() -> None:
         before = _counters()
         _talk()
         grown = _grown(before)
-        trace.stop()
     summaries = {line["flow"]: line for line in trace.lines if line["kind"] == "summary"}
     assert tuple(summaries) == names
     received, sent, acknowledged = summaries.values()
@@ -187,11 +186,9 @@ def test_reclaim(tmp_path: Path) -> None:
     group.mkdir()
     try:
         (group / "memory.max").write_text(str(8 << 20))
-        with FlowTrace("reclaim") as trace:
-            with _hits("vmscan/mm_vmscan_memcg_reclaim_begin") as hits:
-                eater = _EATER.format(group=group, file=tmp_path / "file")
-                subprocess.run([sys.executable, "-c", eater], check=False)
-            trace.stop()
+        with FlowTrace("reclaim") as trace, _hits("vmscan/mm_vmscan_memcg_reclaim_begin") as hits:
+            eater = _EATER.format(group=group, file=tmp_path / "file")
+            subprocess.run([sys.executable, "-c", eater], check=False)
     finally:
         group.rmdir()
     requests = trace.summary["requests"]

@@ -233,7 +233,6 @@ def test_io(loop: Disk, file: Path) -> None:
             read_direct(file)
         trace.wait_for('"kind":"in_flight"')
         trace.wait_for('"kind":"interval"')
-        trace.stop()
     keeps("io", trace.lines, {loop.name: "DISK"}, chance=r"in_flight found\[")
 
 
@@ -243,7 +242,6 @@ def test_io_with_filters_and_replay(loop: Disk, file: Path, v2: Path, tmp_path: 
     which = (f"--file={file}", f"--dir={file.parent}", "--op=read", "--size=4K-1M", f"--dev={loop.name}")
     with Trace(*whose, *which, "--slow=1ns", "--sample=1/2", "--limit=100000", f"--capture={capture}") as trace:
         every_operation(file)
-        trace.stop()
     keeps("io-filters", trace.lines, {loop.name: "DISK"})
     done = wptrace("replay", str(capture), "--json")
     assert (done.returncode, done.stderr) == (0, "")
@@ -258,7 +256,6 @@ def test_io_with_filters_and_replay(loop: Disk, file: Path, v2: Path, tmp_path: 
 def test_io_level_block(loop: Disk) -> None:
     with BlockTrace("--each", "--stats", f"--dev={loop.name}") as trace:
         fio(loop.path, rw="randrw", number_ios=100)
-        trace.stop()
     keeps("io-block", trace.lines, {loop.name: "DISK"})
 
 
@@ -289,7 +286,6 @@ def test_flow(loop: Disk, tmp_path: Path) -> None:
         trace.process.send_signal(signal.SIGUSR1)
         trace.wait_for('"kind":"in_flight"')
         trace.wait_for('"kind":"interval"')
-        trace.stop()
     keeps("flow", trace.lines, {loop.name: "DISK"})
 
 
@@ -302,7 +298,6 @@ def test_stacks_and_size(loop: Disk) -> None:
         fio(loop.path, rw="randrw", number_ios=100)
         fio(loop.path, rw="read", number_ios=100)
         stacks.stop()
-        size.stop()
     keeps("stacks", stacks.lines, names)
     keeps("size", size.lines, names)
 
@@ -380,7 +375,6 @@ def test_irqoff() -> None:
             module.run(0, 30_000)
         wait_until(lambda: trace.written().count('"kind":"irqoff"') >= 3, "the periods")
         trace.wait_for('"kind":"interval"')
-        trace.stop()
     keeps("irqoff", trace.lines)
 
 
@@ -391,5 +385,4 @@ def test_iopf() -> None:
         module.run(0, 3, 5, 100)
         module.run(0, 3, 1, -1)
         trace.wait_for('"kind":"in_flight"')
-        trace.stop()
     keeps("iopf", trace.lines)

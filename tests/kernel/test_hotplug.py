@@ -95,7 +95,6 @@ def test_disks_that_come_have_rows_of_their_own(options: str, tmp_path: Path) ->
     capture = tmp_path / "trace.wpt"
     with Trace("--each", "--capture", str(capture), *options.split(), "0.5") as trace:
         made, done = come_and_go(trace, f"wpth{{}}{options[2:4]}")
-        trace.stop()
     rows, again = trace.summary["rows"], replayed(capture)
     assert again[-1]["rows"] == rows
     found, every = reads_of(again, os.getpid()), reads_of(again)
@@ -119,7 +118,6 @@ def test_disks_that_come_have_rows_of_their_own(options: str, tmp_path: Path) ->
 def test_disks_that_come_have_rows_at_the_level_of_blocks(times: str) -> None:
     with Trace("--level=block", f"--times={times}", "0.5") as trace:
         made, done = come_and_go(trace, f"wpth{{}}{times}")
-        trace.stop()
     requests = of_devices(trace.summary["rows"], "request")
     for name in made:
         assert 20 <= requests[name] <= done[name]
@@ -152,7 +150,6 @@ def test_only_the_busiest_disks_have_rows_where_memory_is_short() -> None:
                     for _ in range(1 + HITS):
                         file.seek(0)
                         file.read(512)
-            trace.stop()
     (note,) = [one for one in trace.lines[0]["notes"] if "counted as other" in one]
     assert note.startswith(f"{len(of_all) - busier} of {len(of_all)} devices are")
     for kind in ("operation", "request"):

@@ -42,7 +42,6 @@ def test_counts_what_fio_counts(disks: list[Disk], times: str) -> None:
                 for disk, engine in wanted
             )
         )
-        trace.stop()
     after = completed(disks)
     summary = trace.summary
     for disk in disks:
@@ -64,7 +63,6 @@ def test_each_request_is_reported_and_the_histograms_hold_the_same(disk: Disk, t
     """The kernel's distributions equal, bucket for bucket, those that Python makes of the reported requests."""
     with BlockTrace("--dev", disk.name, "--times", times, "--each") as trace:
         job = fio(disk.path, rw="randread", number_ios=300)
-        trace.stop()
     assert len(trace.requests) == total(job) == trace.summary["overhead"]["records"]
     assert {request["bytes"] for request in trace.requests} == {4096}
     assert {request["dev"] for request in trace.requests} == {disk.name}
@@ -106,7 +104,6 @@ def test_a_process_is_reported_from_its_neighbour(disk: Disk) -> None:
         other = subprocess.Popen([word.replace("wanted", "other") for word in command], stdout=subprocess.PIPE)
         wanted.communicate("\n", timeout=PATIENCE)
         other.communicate(timeout=PATIENCE)
-        trace.stop()
     assert (wanted.returncode, other.returncode) == (0, 0)
     assert count(trace.summary) == trace.summary["requests"]["started"] == 150
     assert lossless(trace.summary), trace.summary
@@ -116,7 +113,6 @@ def test_a_process_is_reported_from_its_neighbour(disk: Disk) -> None:
 def test_slow_tells_only_those_over_the_threshold(disk: Disk) -> None:
     with BlockTrace("--dev", disk.name, "--slow", "1h") as trace:
         fio(disk.path)
-        trace.stop()
     assert trace.requests == []
     assert trace.summary["requests"]["finished"] == 200
 
@@ -128,7 +124,6 @@ def test_a_full_ring_loses_records_and_counts_them(disk: Disk) -> None:
         trace.process.send_signal(signal.SIGSTOP)
         job = fio(disk.path, number_ios=500)
         trace.process.send_signal(signal.SIGCONT)
-        trace.stop()
     lost = trace.summary["loss"]["ring_full"]
     assert lost > 0
     assert len(trace.requests) + lost == total(job) == count(trace.summary)
@@ -140,7 +135,6 @@ def test_intervals_sum_to_the_summary(disk: Disk) -> None:
     with BlockTrace("--dev", disk.name, "0.2") as trace:
         fio(disk.path, number_ios=100)
         trace.wait_for('"kind":"interval"', often=5)
-        trace.stop()
     intervals = [line for line in trace.lines if line["kind"] == "interval"]
     assert len(intervals) >= 5
     seen = sum(line["requests"]["finished"] for line in intervals)
@@ -185,7 +179,6 @@ def test_merged_requests_count_once(disk: Disk) -> None:
     with BlockTrace("--dev", disk.name, "--times", "own") as trace:
         options = {"rw": "write", "bs": "512" if disk.name.startswith("sd") else "4k", "ioengine": "libaio"}
         fio(disk.path, iodepth=16, iodepth_batch=16, number_ios=320, norandommap=0, **options)
-        trace.stop()
     after = disk.completed()
     assert count(trace.summary, op="write") == after["write"] - before["write"]
     assert trace.summary["requests"]["in_flight"] == 0
@@ -198,7 +191,6 @@ def test_synchronous_writes_show_their_flushes(disk: Disk, times: str) -> None:
     before = disk.completed()
     with BlockTrace("--dev", disk.name, "--times", times) as trace:
         job = fio(disk.path, rw="write", sync="dsync", number_ios=50)
-        trace.stop()
     assert count(trace.summary, op="write") == total(job)
     # The kernel counts a flush without data as a write.
     assert total(job) + asked(trace) == disk.completed()["write"] - before["write"]
@@ -227,7 +219,6 @@ def test_flushes_of_a_process_are_those_that_it_asks_for(disk: Disk) -> None:
         for _ in range(4):
             os.fsync(fd)
         subprocess.run([sys.executable, "-c", sync, disk.path], check=True)
-        trace.stop()
     os.close(fd)
     assert (asked(trace), count(trace.summary, op="flush"), count(trace.summary, op="write")) == (9, 0, 5)
     assert lossless(trace.summary)

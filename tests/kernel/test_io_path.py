@@ -70,7 +70,6 @@ def test_raw_direct_reads_and_writes(disks: list[Disk]) -> None:
     before = {disk: disk.completed() for disk in disks}
     with Trace("--each", *(f"--dev={disk.name}" for disk in disks)) as trace:
         jobs = {disk: fio(disk.path, rw="randrw", number_ios=250) for disk in disks}
-        trace.stop()
     summary = trace.summary
     assert lossless(summary), summary["loss"]
     for disk, job in jobs.items():
@@ -120,7 +119,6 @@ def test_sums_without_options_are_exact(disks: list[Disk], options: tuple[str, .
             job = fio(disk.path, rw="randrw", number_ios=120, size="512k", invalidate=0)
             for _ in range(hits):
                 assert len(os.pread(fd, 512, block)) == 512
-            trace.stop()
         after = disk.completed()
         page.close()
     finally:
@@ -153,7 +151,6 @@ def test_readahead_without_options_is_waited_for_by_nobody() -> None:
             assert len(os.pread(fd, 4096, block << 12)) == 4096
         os.close(fd)
         requests = disk.completed()["read"] - before["read"]
-        trace.stop()
     assert lossless(trace.summary), trace.summary["loss"]
     assert count(trace.summary, op="read", kind="operation") == 1
     assert count(trace.summary, op="read", kind="hit") == blocks - 1
@@ -182,7 +179,6 @@ def test_stories_of_hostile_names(disks: list[Disk], tmp_path: Path) -> None:
         )
         with Trace("--each", f"--dev={disks[0].name}") as trace:
             subprocess.run([sys.executable, "-c", reader, str(folder)], check=True)
-            trace.stop()
         text = subprocess.Popen(
             [sys.executable, "-m", "wptrace", "io", "--level=path", "--each", f"--dev={disks[0].name}"],
             stdout=subprocess.PIPE,
@@ -211,7 +207,6 @@ def test_a_long_path_keeps_its_end(disks: list[Disk], tmp_path: Path) -> None:
         settle()
         with Trace("--each", f"--dev={disks[0].name}") as trace:
             fio(str(deep / "leaf"), number_ios=1, size="4k", direct=1)
-            trace.stop()
     (one,) = [one for one in trace.operations if one["comm"] == "fio" and one["op"] == "read" and one["requests"]]
     assert one["path"].startswith(".../")
     assert one["path"].endswith("/directory-of-a-long-name/leaf")
@@ -221,7 +216,6 @@ def test_a_long_path_keeps_its_end(disks: list[Disk], tmp_path: Path) -> None:
 def test_the_rate_of_stories_is_limited(disks: list[Disk]) -> None:
     with Trace("--slow=1ns", "--limit=5", f"--dev={disks[0].name}") as trace:
         job = fio(disks[0].path, number_ios=400)
-        trace.stop()
     left_out = trace.summary["loss"]["rate_limited"]
     assert left_out > 0
     assert len(trace.operations) + left_out == total(job)
@@ -232,7 +226,6 @@ def test_the_rate_of_stories_is_limited(disks: list[Disk]) -> None:
 def test_one_in_so_many_is_reported(disks: list[Disk]) -> None:
     with Trace("--sample=1/10", f"--dev={disks[0].name}") as trace:
         job = fio(disks[0].path, number_ios=400)
-        trace.stop()
     # There is a count for each CPU.
     cpus = os.cpu_count() or 1
     assert total(job) // 10 - cpus <= len(trace.operations) <= total(job) // 10
@@ -244,7 +237,6 @@ def test_a_full_ring_loses_stories_and_no_counts(disks: list[Disk]) -> None:
         trace.process.send_signal(signal.SIGSTOP)
         job = fio(disks[0].path, number_ios=300)
         trace.process.send_signal(signal.SIGCONT)
-        trace.stop()
     lost = trace.summary["loss"]["ring_full"]
     assert lost > 0
     assert len(trace.operations) + lost == total(job) == count(trace.summary, kind="operation")
@@ -259,7 +251,6 @@ def _pair(disk: Disk, wanted: dict[str, Any], other: dict[str, Any], *filters: s
     with Trace(f"--dev={disk.name}", "--each", *filters) as trace:
         fio(disk.path, **{"number_ios": 120, "name": "wanted", **wanted})
         fio(disk.path, **{"number_ios": 80, "name": "other", **other})
-        trace.stop()
     return trace
 
 
@@ -297,7 +288,6 @@ def test_filters_of_the_command(disks: list[Disk], v2: Path, tmp_path: Path) -> 
             in_cgroup(group, f"{READS} --filename={folder / 'in/a'} --rw=randread --bs=16k")
             in_cgroup(group, f"dd if={folder / 'in/a'} of=/dev/null bs=4k count=40 iflag=direct status=none")
             subprocess.run(["sh", "-c", f"{READS} --filename={folder / 'in/a'} --rw=randread --bs=4k"], check=True)
-            trace.stop()
     assert len(trace.operations) == trace.summary["operations"]["finished"] == count(trace.summary) == 60
     assert {(one["comm"], one["path"]) for one in trace.operations} == {("fio", str(folder / "in/a"))}
 
@@ -331,7 +321,6 @@ def test_an_idle_device_has_no_operations_of_a_busy_one(tmp_path: Path) -> None:
 def test_what_is_in_flight_on_a_device_is_its_own(tmp_path: Path) -> None:
     with loop_device(tmp_path / "disk") as disk, Trace(f"--dev={disk.name}", "0.1") as trace:
         job = fio(disk.path, rw="randread", number_ios=2000, numjobs=4, group_reporting=1)
-        trace.stop()
     intervals = [line["operations"] for line in trace.lines if line["kind"] == "interval"]
     assert sum(one["finished"] for one in intervals) <= trace.summary["operations"]["finished"] == total(job)
 
@@ -380,7 +369,6 @@ def test_without_a_device_all_are_traced() -> None:
         fio("/dev/vda", number_ios=40)
         with null_device("wpt_late") as late:
             fio(late.path, number_ios=30)
-        trace.stop()
     for devs, made in ((["vda"], 40), ([late.name, "other"], 30)):
         assert sum(count(trace.summary, op="read", dev=dev, kind="operation") for dev in devs) == made
         assert sum(count(trace.summary, dev=dev) for dev in devs) == made
@@ -393,7 +381,6 @@ def test_sigusr1_lists_what_is_in_flight(disks: list[Disk]) -> None:
         trace.process.send_signal(signal.SIGUSR1)
         wait_until(lambda: '"kind":"in_flight"' in trace.written(), "the list")
         fio(disks[0].path, number_ios=50)
-        trace.stop()
     assert count(trace.summary, kind="operation") == 50
 
 

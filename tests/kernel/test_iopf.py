@@ -72,7 +72,6 @@ def test_smmu_faults_of_several_address_spaces_at_once(smmu: Module) -> None:
     wanted = [(device, pasid, faults, us) for device, pasid, us in delays]
     with IopfTrace() as trace:
         at_once(smmu, wanted)
-        trace.stop()
     assert {source["how"] for source in trace.lines[0]["stages"] if source["how"]} == {
         "raw_tp/io_fault_exit, raw_tp/io_fault_entry"
     }
@@ -94,7 +93,6 @@ def test_smmu_faults_take_as_long_as_set(smmu: Module) -> None:
     """Faults of all address spaces at the same time."""
     with IopfTrace() as trace:
         at_once(smmu, [(0, 1, 200, 100), (0, 2, 100, 1000), (0, 3, 20, 10_000), (1, 1, 50, 2000)])
-        trace.stop()
     truth = smmu_times(smmu)
     for (dev, pasid), times in truth.items():
         row = trace.row(dev, pasid)
@@ -110,7 +108,6 @@ def test_smmu_faults_without_an_end_are_listed(smmu: Module) -> None:
         smmu.run(1, 3, 2, NEVER)
         smmu.run(0, 3, 1, NEVER)
         wait_until(lambda: '"kind":"in_flight"' in trace.written(), "the unanswered faults to be listed")
-        trace.stop()
     assert [(one["dev"], one["pasid"]) for one in trace.summary["unanswered"]] == [("0000:76:00.0", 3)] * 2
     assert trace.summary["requests"]["in_flight"] == 2
     reported = [line for line in trace.lines if line["kind"] == "in_flight"]
@@ -153,7 +150,6 @@ def test_faults_of_several_address_spaces_are_counted(iopf: Module) -> None:
     ]
     with IopfTrace() as trace:
         run_groups(iopf, jobs)
-        trace.stop()
     assert trace.summary["requests"]["started"] == trace.summary["requests"]["finished"] == len(jobs)
     assert trace.summary["requests"]["lost"] == trace.summary["requests"]["in_flight"] == 0
     assert trace.summary["requests"]["failed"] == (len(jobs) if OLD else sum(job[5] != 0 for job in jobs))
@@ -177,7 +173,6 @@ def test_faults_take_as_long_as_set(iopf: Module) -> None:
                 before = len(answers(iopf))
                 iopf.run(0, pasid, group, 3, us, 0)
                 wait_until(lambda before=before: len(answers(iopf)) > before, "the answer")
-        trace.stop()
     for pasid in delays:
         times = [
             (end - pages[0], pages[-1] - pages[0])
@@ -199,7 +194,6 @@ def test_faults_without_an_answer_are_listed(iopf: Module) -> None:
         iopf.run(0, 3, 9, 2, NEVER, 0)
         iopf.run(0, 3, 10, 1, 0, 0)
         wait_until(lambda: answers(iopf), "the answer to the second")
-        trace.stop()
     (one,) = trace.summary["unanswered"]
     assert (one["dev"], one["pasid"], one["group"], one["faults"]) == ("wptest_iopf.0", 3, 9, 2)
     # If the kernel's handling cannot be seen, the wait for it is in `handle`. The address is that of the first page.
@@ -213,10 +207,8 @@ def test_faults_without_an_answer_are_listed(iopf: Module) -> None:
 def test_a_fault_that_the_kernel_refuses_is_lost(iopf: Module) -> None:
     if OLD:
         pytest.skip("this kernel learns of the PASID only when it handles the fault")
-    with IopfTrace() as trace:
-        with pytest.raises(OSError, match="Invalid argument"):
-            iopf.run(0, 9, 1, 1, 0, 0)
-        trace.stop()
+    with IopfTrace() as trace, pytest.raises(OSError, match="Invalid argument"):
+        iopf.run(0, 9, 1, 1, 0, 0)
     assert trace.summary["loss"] == {"refused": 1}
     assert (trace.summary["requests"]["started"], trace.summary["requests"]["lost"]) == (1, 1)
 

@@ -65,7 +65,6 @@ def test_each_period_is_found_once_with_its_length(module: Module, counter: str)
     with IrqoffTrace("--min", "2ms", "--stats", "--counter", counter) as trace:
         for ms in (3, 20, 150):
             module.run(0, ms * 1000)
-        trace.stop()
     log = module.log()
     assert len(trace.periods) == len(log) == 3, trace.periods
     for period, truth in zip(trace.periods, log):
@@ -93,7 +92,6 @@ def test_what_is_shorter_is_not_found(module: Module) -> None:
     with IrqoffTrace() as trace:
         module.run(0, 8000)
         module.run(0, 12000)
-        trace.stop()
     assert [round(period["total_ns"] / MS) for period in trace.periods] == [12]
 
 
@@ -117,14 +115,12 @@ def test_nothing_is_found_in_a_quiet_minute() -> None:
 def test_a_period_that_has_not_ended_is_in_flight(module: Module) -> None:
     """The module keeps interrupts off until an interval has shown the period."""
     # Bind to CPU 0 first, because tasks that wait for CPU 1, as in unmapping memory, would wait for the module.
-    with on_cpu(0), IrqoffTrace("--min", "100ms", "--cpu", "1", "0.2") as trace:
-        with module.held(1):
-            since, reported = time.monotonic_ns(), trace.written().count('"in_flight":1')
-            # Wait until the period is long enough: the list may also have an earlier one, which a busy machine made.
-            wait_until(lambda: time.monotonic_ns() > since + 300 * MS, "the CPU to be late")
-            wait_until(lambda: trace.written().count('"in_flight":1') > reported, "an interval that has it")
-            for_ns = time.monotonic_ns() - since
-        trace.stop()
+    with on_cpu(0), IrqoffTrace("--min", "100ms", "--cpu", "1", "0.2") as trace, module.held(1):
+        since, reported = time.monotonic_ns(), trace.written().count('"in_flight":1')
+        # Wait until the period is long enough: the list may also have an earlier one, which a busy machine made.
+        wait_until(lambda: time.monotonic_ns() > since + 300 * MS, "the CPU to be late")
+        wait_until(lambda: trace.written().count('"in_flight":1') > reported, "an interval that has it")
+        for_ns = time.monotonic_ns() - since
     (truth,) = module.log()
     assert int(truth["length_ns"]) >= for_ns
     (period,) = [one for one in trace.periods if one["tid"] == int(truth["pid"])]
@@ -143,7 +139,6 @@ def test_a_cpu_that_goes_and_comes_is_no_period_and_is_watched_again(module: Mod
         back = time.time_ns()
         offline.write_text("1")
         wait_until(lambda: module.run(1, 300_000) or COMM in trace.written(), "the CPU to be watched again")
-        trace.stop()
     on_cpu_1 = [period for period in trace.periods if period["cpu"] == 1]
     assert any(period["comm"] == COMM for period in on_cpu_1), on_cpu_1
     # No period includes the time in which the CPU was offline.

@@ -208,10 +208,9 @@ def traced(
     pid = qemu_of(next(iter(images.values())).path)
     assert pid, "QEMU is not found by its image"
     guests_own, hosts_own = folder / "guest.wpt", folder / "host.wpt"
-    with during(pid), HostTrace("--pid", str(pid), "--each", *theirs, "--capture", str(hosts_own)) as trace:
+    with during(pid), HostTrace("--pid", str(pid), "--each", *theirs, "--capture", str(hosts_own)):
         meet()
         most = running.work()
-        trace.stop()
     both = lines("join", str(guests_own), str(hosts_own), "--each", "--json", "--capture", str(folder / "both.wpt"))
     reported = [line for line in both if line["kind"] == "joined"]
     assert [

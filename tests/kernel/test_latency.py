@@ -44,7 +44,6 @@ def test_a_device_of_5_ms(engine: str, times: str) -> None:
         BlockTrace("--dev", disk.name, "--times", times) as trace,
     ):
         job = fio(disk.path, ioengine=engine, iodepth=4 if engine == "libaio" else 1, number_ios=400)
-        trace.stop()
     clat = job["read"]["clat_ns"]
     rows: dict[str, dict[str, Any]] = {row["stage"]: row for row in trace.summary["rows"]}
     assert count(trace.summary) == clat["N"]
@@ -66,7 +65,6 @@ def test_stuck_requests_are_listed() -> None:
     ):
         reader = subprocess.Popen(["dd", f"if={disk.path}", "of=/dev/null", "bs=4k", "count=1", "iflag=direct"])
         reader.wait(PATIENCE)
-        trace.stop()
     found = next(line for line in trace.lines if line["kind"] == "in_flight")["found"]
     assert {one["kind"] for one in found} == {"operation", "request"}
     for one in found:

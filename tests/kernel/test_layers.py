@@ -319,7 +319,6 @@ def test_two_that_read_one_place_at_a_time_have_their_own_requests(nulls: list[D
     with linear(nulls[0]) as top:
         with Trace("--each", "--ring-size=8M", f"--dev={top.name}") as trace:
             fio(top.path, rw="read", size="4k", loops=reads, number_ios=reads, numjobs=2, group_reporting=1)
-            trace.stop()
         ours = [line for line in trace.lines if line["kind"] == "operation" and line["comm"] == "fio"]
     assert lossless(trace.summary), trace.summary["loss"]
     assert Counter(line["requests"] for line in ours) == {1: 2 * reads}
@@ -364,7 +363,6 @@ def test_what_waits_for_a_stacked_device_is_no_hit(slow_stacks: dict[str, Disk],
     devices = [f"--dev={disk.name}" for disk in slow_stacks.values()]
     with Trace("--each", *devices) as trace:
         jobs = fio_jobs(*({"filename": disk.path, **options} for disk in slow_stacks.values()))
-        trace.stop()
     seen = observes(engine, trace) if engine != "psync" else True
     for (name, disk), job in zip(slow_stacks.items(), jobs):
         mine = [one for one in trace.operations if one["path"] == disk.path and one["comm"] == "fio"]

@@ -56,15 +56,13 @@ def test_requests_of_a_network_block_device(tmp_path: Path) -> None:
 
 
 def test_requests_that_the_server_never_answers(tmp_path: Path) -> None:
-    with nbd.server(tmp_path) as server, FlowTrace("nbd") as trace:
-        with nbd.connected(tmp_path) as disk:
-            server.send_signal(signal.SIGSTOP)
-            words = [f"if={disk.path}", "of=/dev/null", "bs=4k", "count=1", "skip=1000", "iflag=direct"]
-            reader = subprocess.Popen(["dd", *words], stderr=subprocess.DEVNULL)
-            wait_until(lambda: Path("/sys/block/nbd0/inflight").read_text().split()[0] != "0", "the read")
-            server.kill()
-            assert reader.wait(PATIENCE) != 0
-        trace.stop()
+    with nbd.server(tmp_path) as server, FlowTrace("nbd") as trace, nbd.connected(tmp_path) as disk:
+        server.send_signal(signal.SIGSTOP)
+        words = [f"if={disk.path}", "of=/dev/null", "bs=4k", "count=1", "skip=1000", "iflag=direct"]
+        reader = subprocess.Popen(["dd", *words], stderr=subprocess.DEVNULL)
+        wait_until(lambda: Path("/sys/block/nbd0/inflight").read_text().split()[0] != "0", "the read")
+        server.kill()
+        assert reader.wait(PATIENCE) != 0
     assert _outcomes(trace.summary)["unanswered"] == 1
     requests = trace.summary["requests"]
     assert (requests["lost"], requests["in_flight"]) == (0, 0)

@@ -256,7 +256,6 @@ def test_a_replay_makes_the_same_of_single_ones(
     file = tmp_path / "trace.wpt"
     with Trace("--each", "--neighbours", "--ring-size=16M", f"--capture={file}", f"--dev={disk.name}") as trace:
         load(disk, groups, jobs)
-        trace.stop()
     assert main(["replay", str(file), "--json", "--summary", "--neighbours"]) == 0
     start, summary = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert "exact overlap" in start["notes"][-1]

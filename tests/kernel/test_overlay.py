@@ -150,7 +150,6 @@ def test_what_no_known_file_system_got_is_reported(tmp_path: Path) -> None:
                 path.write_bytes(bytes(1 << 20))
                 os.sync()
                 made = total(fio(str(path), number_ios=30, ioengine="libaio", iodepth=4, size="1M"))
-            trace.stop()
     # Otherwise AIO is observed for all file systems.
     assert trace.summary["loss"].get("unentered", 0) == (made if watched() else 0)
     assert trace.summary["loss"].get("unwatched", 0) == (1 if watched() else 0)

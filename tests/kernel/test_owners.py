@@ -634,7 +634,6 @@ def test_the_end_of_the_process_is_said(disk: Disk) -> None:
         assert said(child) == "ready\n"
         with Trace("--dev", disk.name, f"--pid={child.pid}") as trace:
             child.communicate("go\n", timeout=600)
-            trace.stop()
     assert (count(trace.summary, kind="operation"), trace.summary["loss"]) == (30, {"exited": 1})
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.disks import Disk, fio, fio_jobs, unmount
+from tests.kernel.disks import Disk, fio, fio_jobs, frozen, unmount
 from tests.kernel.flows import running_flow
 from tests.kernel.loads import direct_loop, mounted
 from tests.kernel.stacks import delay, delayed
@@ -56,14 +56,31 @@ class Recording(Trace):
     says = r"(wptrace: (the recorder|its page) [^\n]*\n)*"
 
 
-class RecordingFlow(Recording):
+class ToFolder(Recording):
+    """The recorder is written to a folder at the end, too."""
+
+    at_end: tuple[str, ...] = ("--recorder-at-end",)
+
+    def __init__(self, folder: Path, *arguments: str, size: str = "4M") -> None:
+        folder.mkdir(exist_ok=True)
+        self._folder = folder
+        super().__init__(f"--recorder={size}", *self.at_end, f"--dump-dir={folder}", *arguments)
+
+    @property
+    def dumped(self) -> list[Line]:
+        (dump,) = dumps(self._folder)
+        return replayed(dump)
+
+
+class RecordingFlow(ToFolder):
     command = "flow"
 
 
-class Asked(Recording):
-    """Started as users do, because `wptrace dump` identifies it by its command line."""
+class Asked(ToFolder):
+    """Written when something asks. Started as users do: `wptrace dump` identifies it by its command line."""
 
     before = ("env",)
+    at_end = ()
 
 
 class AskedFlow(Asked):
@@ -78,6 +95,11 @@ def of(lines: Iterable[Line], *kinds: str) -> list[Line]:
     return [line for line in lines if line["kind"] in kinds]
 
 
+def each(lines: list[Line], kind: str) -> list[str]:
+    """Leave out the time of day, because the machine's clock may have been set meanwhile."""
+    return sorted(json.dumps({**one, "ts_ns": 0}, sort_keys=True) for one in of(lines, kind))
+
+
 def facts(line: Line, *fields: str) -> tuple[Any, ...]:
     stages = tuple(sorted((name, ns) for name, ns in line["stages"].items() if ns))
     return line["kind"], line["dev"], line["op"], line["total_ns"], stages, *(line[name] for name in fields)
@@ -86,10 +108,11 @@ def facts(line: Line, *fields: str) -> tuple[Any, ...]:
 @pytest.mark.guest
 def test_a_dump_has_what_each_was(disk: Disk, tmp_path: Path) -> None:
     """The same trace also sends every event to the ring: operations of any kind, and requests without one."""
-    every, folder = tmp_path / "each.wpt", tmp_path / "dumps"
-    folder.mkdir()
-    options = ["--each", f"--capture={every}", "--recorder=8M", "--recorder-at-end", f"--dump-dir={folder}"]
-    with mounted(disk, "ext4", tmp_path / "mnt") as top, Recording(*options, f"--dev={disk.name}") as trace:
+    every, options = tmp_path / "each.wpt", ["--each", f"--dev={disk.name}"]
+    with (
+        mounted(disk, "ext4", tmp_path / "mnt") as top,
+        ToFolder(tmp_path / "dumps", *options, f"--capture={every}", size="8M") as trace,
+    ):
         file = str(top / "file")
         fio(file, size="4M", rw="randrw", bs="16k", number_ios=60)
         fio(file, size="4M", rw="write", bs="64k", direct=0, fsync=16)
@@ -98,9 +121,7 @@ def test_a_dump_has_what_each_was(disk: Disk, tmp_path: Path) -> None:
         # Larger than the largest request, so that operations have several.
         fio(file, size="4M", rw="read", bs="2M")
         fio(file, size="4M", rw="randread", ioengine="libaio", iodepth=8, number_ios=60)
-        trace.stop()
-    (dump,) = dumps(folder)
-    traced, found = replayed(every), replayed(dump)
+    traced, found = replayed(every), trace.dumped
     slow_enough = [one for one in of(traced, "operation", "hit") if one["kind"] != "hit" or one["total_ns"] >= _HIT_NS]
     assert Counter(facts(one, *_OPERATION) for one in slow_enough) == Counter(
         facts(one, *_OPERATION) for one in of(found, "operation", "hit")
@@ -132,13 +153,11 @@ def test_a_dump_has_what_each_was(disk: Disk, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", ["psync", "libaio", "io_uring"])
 def test_each_request_has_a_record(disk: Disk, tmp_path: Path, engine: str) -> None:
-    with Recording("--recorder=4M", "--recorder-at-end", f"--dump-dir={tmp_path}", f"--dev={disk.name}") as trace:
+    with ToFolder(tmp_path, f"--dev={disk.name}") as trace:
         job = fio(disk.path, rw="randread", number_ios=300, ioengine=engine, iodepth=1 if engine == "psync" else 4)
-        trace.stop()
     count = job["read"]["total_ios"]
     assert trace.summary["requests"]["finished"] == count
-    (dump,) = dumps(tmp_path)
-    found = replayed(dump)
+    found = trace.dumped
     assert sum("sector" in one for one in of(found, "operation", "request")) == count
     # If asynchronous operations are not seen, a request belongs to the worker that sent it.
     assert {one["comm"].partition("-")[0] for one in of(found, "operation", "request")} <= {"fio", "iou"}
@@ -149,47 +168,31 @@ def test_each_request_has_a_record(disk: Disk, tmp_path: Path, engine: str) -> N
 @pytest.mark.parametrize("times", ["kernel", "own"])
 def test_a_dump_of_the_block_layer_alone_has_what_each_was(disk: Disk, tmp_path: Path, times: str) -> None:
     """The same trace also sends every request, which a dump is compared with; both ways to take times are tried."""
-    every, folder = tmp_path / "each.wpt", tmp_path / "dumps"
-    folder.mkdir()
-    options = ["--level=block", f"--times={times}", "--each", f"--capture={every}", "--recorder=4M"]
-    with Recording(*options, "--recorder-at-end", f"--dump-dir={folder}", f"--dev={disk.name}") as trace:
+    every, options = tmp_path / "each.wpt", ["--level=block", f"--times={times}", "--each", f"--dev={disk.name}"]
+    with ToFolder(tmp_path / "dumps", *options, f"--capture={every}") as trace:
         job = fio(disk.path, rw="randrw", bsrange="4k-64k", number_ios=400, ioengine="libaio", iodepth=8)
-        trace.stop()
-    (dump,) = dumps(folder)
-    traced, found = replayed(every), replayed(dump)
+    traced, found = replayed(every), trace.dumped
     count = job["read"]["total_ios"] + job["write"]["total_ios"]
     assert count == 400
     assert (
         len(of(found, "request")) == found[-1]["requests"]["finished"] == trace.summary["requests"]["finished"] >= count
     )
 
-    def each(lines: list[Line]) -> list[str]:
-        """Leave out the time of day, because the machine's clock may have been set meanwhile."""
-        return sorted(json.dumps({**one, "ts_ns": 0}, sort_keys=True) for one in of(lines, "request"))
-
-    assert each(found) == each(traced)
+    assert each(found, "request") == each(traced, "request")
     assert "unrecorded" not in trace.summary["loss"]
     assert found[-1]["incident"]["total_ns"] == max(one["total_ns"] for one in of(found, "request"))
 
 
 @pytest.mark.parametrize("text", [BLOCK, ISSUED, ENDS], ids=["stages", "one stage", "outcomes"])
 def test_a_dump_of_a_definition_has_what_each_was(disk: Disk, tmp_path: Path, text: str) -> None:
-    every, folder = tmp_path / "each.wpt", tmp_path / "dumps"
-    folder.mkdir()
-    options = ["--each", f"--capture={every}", "--recorder=4M", "--recorder-at-end", f"--dump-dir={folder}"]
-    with RecordingFlow(definition(tmp_path, text, disk), *options) as trace:
+    every = tmp_path / "each.wpt"
+    with RecordingFlow(tmp_path / "dumps", definition(tmp_path, text, disk), "--each", f"--capture={every}") as trace:
         job = fio(disk.path, rw="randrw", bsrange="4k-64k", number_ios=400, ioengine="libaio", iodepth=8)
-        trace.stop()
-    (dump,) = dumps(folder)
-    traced, found = replayed(every), replayed(dump)
+    traced, found = replayed(every), trace.dumped
     count = job["read"]["total_ios"] + job["write"]["total_ios"]
     assert len(of(found, "object")) == found[-1]["requests"]["finished"] == count == 400
 
-    def each(lines: list[Line]) -> list[str]:
-        """Leave out the time of day, because the machine's clock may have been set meanwhile."""
-        return sorted(json.dumps({**one, "ts_ns": 0}, sort_keys=True) for one in of(lines, "object"))
-
-    assert each(found) == each(traced)
+    assert each(found, "object") == each(traced, "object")
     # Records come in the order of their ends.
     assert [one["ts_ns"] for one in of(found, "object")] == sorted(one["ts_ns"] for one in of(found, "object"))
     for name in ("bytes", "events"):
@@ -211,11 +214,9 @@ def _figures(row: Line) -> Line:
 
 @pytest.mark.one_kernel
 def test_objects_that_have_no_room_are_counted(disk: Disk, tmp_path: Path) -> None:
-    options = ["--recorder=1M", "--recorder-at-end", f"--dump-dir={tmp_path}"]
-    with RecordingFlow(definition(tmp_path, ISSUED, disk), *options) as trace:
+    with RecordingFlow(tmp_path, definition(tmp_path, ISSUED, disk), size="1M") as trace:
         job = fio(disk.path, rw="randread", bs="512", number_ios=24_000)
-        trace.stop()
-    found = replayed(dumps(tmp_path)[0])
+    found = trace.dumped
     loss, there = found[-1]["loss"], len(of(found, "object"))
     assert loss["overwritten"] > 0
     recorded = there + loss["overwritten"] + loss.get("earlier", 0)
@@ -224,14 +225,12 @@ def test_objects_that_have_no_room_are_counted(disk: Disk, tmp_path: Path) -> No
 
 @pytest.mark.one_kernel
 def test_a_slow_object_and_a_question_are_followed_by_dumps(disk: Disk, tmp_path: Path) -> None:
-    options = ["--recorder=4M", "--on-slow=1ns", f"--dump-dir={tmp_path}"]
-    with AskedFlow(definition(tmp_path, ISSUED, disk), *options) as trace:
+    with AskedFlow(tmp_path, definition(tmp_path, ISSUED, disk), "--on-slow=1ns") as trace:
         fio(disk.path, rw="randread", number_ios=20)
         wait_until(lambda: len(dumps(tmp_path)) == 1, "a dump of what was slow")
         asked = wptrace("dump", str(trace.process.pid))
         assert (asked.returncode, asked.stderr) == (0, "")
         wait_until(lambda: len(dumps(tmp_path)) == 2, "a dump on request")
-        trace.stop()
     assert [len(of(replayed(file), "object")) for file in dumps(tmp_path)] == [20, 20]
 
 
@@ -256,12 +255,9 @@ def test_requests_that_a_budget_leaves_untimed_are_recorded(disk: Disk, tmp_path
 
 @pytest.mark.one_kernel
 def test_what_has_no_room_is_counted(disk: Disk, tmp_path: Path) -> None:
-    options = ["--recorder=1M", "--recorder-at-end", f"--dump-dir={tmp_path}", "--comm=fio"]
-    with Recording(*options, f"--dev={disk.name}") as trace:
+    with ToFolder(tmp_path, "--comm=fio", f"--dev={disk.name}", size="1M") as trace:
         job = fio(disk.path, rw="randread", bs="512", number_ios=24_000)
-        trace.stop()
-    (dump,) = dumps(tmp_path)
-    found = replayed(dump)
+    found = trace.dumped
     loss = found[-1]["loss"]
     there = len(of(found, "operation", "request"))
     assert loss["overwritten"] > 0
@@ -275,7 +271,7 @@ def test_what_has_no_room_is_counted(disk: Disk, tmp_path: Path) -> None:
 
 @pytest.mark.one_kernel
 def test_a_running_trace_is_asked_for_dumps(disk: Disk, tmp_path: Path) -> None:
-    with Asked("--recorder=30s", f"--dump-dir={tmp_path}", f"--dev={disk.name}") as trace:
+    with Asked(tmp_path, f"--dev={disk.name}", size="30s") as trace:
         fio(disk.path, rw="randread", number_ios=100)
         trace.process.send_signal(signal.SIGUSR2)
         wait_until(lambda: len(dumps(tmp_path)) == 1, "the first dump")
@@ -284,7 +280,6 @@ def test_a_running_trace_is_asked_for_dumps(disk: Disk, tmp_path: Path) -> None:
         assert (asked.returncode, asked.stderr) == (0, "")
         assert str(tmp_path) in asked.stdout
         wait_until(lambda: len(dumps(tmp_path)) == 2, "the second dump")
-        trace.stop()
     counts = [len(of(replayed(file), "operation")) for file in dumps(tmp_path)]
     assert sorted(counts) == [100, 150]
     assert trace.summary["requests"]["finished"] == 150
@@ -297,13 +292,11 @@ def test_a_running_trace_is_asked_for_dumps(disk: Disk, tmp_path: Path) -> None:
 @pytest.mark.one_kernel
 def test_a_dump_that_cannot_be_written_harms_nothing(disk: Disk, tmp_path: Path) -> None:
     folder = tmp_path / "dumps"
-    folder.mkdir()
-    with Recording("--recorder=4M", "--recorder-at-end", f"--dump-dir={folder}", f"--dev={disk.name}") as trace:
+    with ToFolder(folder, f"--dev={disk.name}") as trace:
         fio(disk.path, rw="randread", number_ios=100)
         folder.rmdir()
         trace.process.send_signal(signal.SIGUSR2)
         fio(disk.path, rw="randread", number_ios=100)
-        trace.stop()
     assert trace.summary["requests"]["finished"] == 200
     assert not folder.exists()
     assert "could not be written" in trace._complaint
@@ -316,7 +309,7 @@ def test_a_full_disk_leaves_nothing_and_the_next_dump_has_room(disk: Disk, tmp_p
     # Half of what a thousand records of 30 bytes need with their names.
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", folder], check=True)
     try:
-        with Recording("--recorder=4M", f"--dump-dir={folder}", f"--dev={disk.name}") as trace:
+        with Asked(folder, f"--dev={disk.name}") as trace:
             fio(disk.path, rw="randread", number_ios=1000)
             trace.process.send_signal(signal.SIGUSR2)
             wait_until(lambda: "could not be written" in trace._complaint, "what it says of a full disk")
@@ -326,22 +319,20 @@ def test_a_full_disk_leaves_nothing_and_the_next_dump_has_room(disk: Disk, tmp_p
             fio(disk.path, rw="randread", number_ios=50)
             trace.process.send_signal(signal.SIGUSR2)
             wait_until(lambda: "the recorder is in" in trace._complaint, "the second dump")
-            trace.stop()
-        assert len(of(replayed(dumps(folder)[0]), "operation")) == 1050
+        assert len(of(trace.dumped, "operation")) == 1050
     finally:
         unmount(folder)
 
 
 @pytest.mark.one_kernel
 def test_a_reader_that_was_stopped_has_all_of_it(disk: Disk, tmp_path: Path) -> None:
-    with Recording("--recorder=4M", f"--dump-dir={tmp_path}", f"--dev={disk.name}") as trace:
+    with Asked(tmp_path, f"--dev={disk.name}") as trace:
         trace.process.send_signal(signal.SIGSTOP)
         fio(disk.path, rw="randread", number_ios=300)
         trace.process.send_signal(signal.SIGUSR2)
         trace.process.send_signal(signal.SIGCONT)
         wait_until(lambda: dumps(tmp_path) and "the recorder is in" in trace._complaint, "the dump")
-        trace.stop()
-    found = replayed(dumps(tmp_path)[0])
+    found = trace.dumped
     assert (len(of(found, "operation")), found[-1]["loss"]) == (300, {})
 
 
@@ -393,7 +384,7 @@ def _snapshots(recorder: Recorder, many: int) -> tuple[int, int]:
 @pytest.mark.smp
 def test_cpus_that_come_and_go_have_their_records(disk: Disk, tmp_path: Path) -> None:
     switch = Path("/sys/devices/system/cpu/cpu1/online")
-    with Recording("--recorder=4M", "--recorder-at-end", f"--dump-dir={tmp_path}", f"--dev={disk.name}") as trace:
+    with ToFolder(tmp_path, f"--dev={disk.name}") as trace:
         fio(disk.path, rw="randread", number_ios=200, cpus_allowed="1")
         switch.write_text("0")
         try:
@@ -401,36 +392,27 @@ def test_cpus_that_come_and_go_have_their_records(disk: Disk, tmp_path: Path) ->
         finally:
             switch.write_text("1")
         fio(disk.path, rw="randread", number_ios=50, cpus_allowed="1")
-        trace.stop()
-    found = replayed(dumps(tmp_path)[0])
+    found = trace.dumped
     assert (len(of(found, "operation")), found[-1]["loss"]) == (350, {})
 
 
 @pytest.mark.one_kernel
 def test_what_takes_longer_than_a_lower_half_of_nanoseconds(disk: Disk, tmp_path: Path) -> None:
     """A frozen file system holds a write back for more than 4.3 s."""
-    every, folder = tmp_path / "each.wpt", tmp_path / "dumps"
-    folder.mkdir()
-    options = ["--slow=4s", f"--capture={every}", "--recorder=4M", "--recorder-at-end", f"--dump-dir={folder}"]
+    every, options = tmp_path / "each.wpt", ["--slow=4s", f"--dev={disk.name}", "--comm=dd"]
     with (
         mounted(disk, "ext4", tmp_path / "mnt") as top,
-        Recording(*options, f"--dev={disk.name}", "--comm=dd") as trace,
-    ):
+        ToFolder(tmp_path / "dumps", *options, f"--capture={every}") as trace,
         # Opened before, because opening waits as well before Linux 6.12.
-        with (top / "file").open("wb") as file:
-            subprocess.run(["fsfreeze", "-f", top], check=True)
-            try:
-                words = ["dd", "if=/dev/zero", "bs=4k", "count=1", "status=none"]
-                with subprocess.Popen(words, stdout=file) as writer:
-                    time.sleep(5.5)  # dd takes a while to start
-                    subprocess.run(["fsfreeze", "-u", top], check=True)
-                    assert writer.wait() == 0
-            except BaseException:
-                subprocess.run(["fsfreeze", "-u", top], check=False)
-                raise
-        trace.stop()
+        (top / "file").open("wb") as file,
+    ):
+        with frozen(top):
+            words = ["dd", "if=/dev/zero", "bs=4k", "count=1", "status=none"]
+            writer = subprocess.Popen(words, stdout=file)
+            time.sleep(5.5)  # dd takes a while to start
+        assert writer.wait() == 0
     (traced,) = (one for one in of(replayed(every), "operation", "hit") if one["total_ns"] >= 1 << 32)
-    (found,) = (one for one in of(replayed(dumps(folder)[0]), "operation", "hit") if one["total_ns"] >= 1 << 32)
+    (found,) = (one for one in of(trace.dumped, "operation", "hit") if one["total_ns"] >= 1 << 32)
     assert (found["kind"], found["op"], found["result"]) == (traced["kind"], "write", 4096)
     assert abs(found["total_ns"] - traced["total_ns"]) < 12 * 1024
     assert found["clock"]["end_ns"] == traced["clock"]["end_ns"]
@@ -443,8 +425,7 @@ def test_a_device_that_gets_slow_is_the_incident(disk: Disk, tmp_path: Path) -> 
     with ExitStack() as stack:
         lower = stack.enter_context(delayed(disk, 0))
         slow = stack.enter_context(direct_loop(lower))
-        options = ["--recorder=4M", "--recorder-at-end", f"--dump-dir={tmp_path}", f"--dev={slow.name}"]
-        trace = stack.enter_context(Recording(*options))
+        stack.enter_context(ToFolder(tmp_path, f"--dev={slow.name}"))
         fio(slow.path, number_ios=200)
         began_ns = time.time_ns()
         delay(lower, 60)
@@ -460,7 +441,6 @@ def test_a_device_that_gets_slow_is_the_incident(disk: Disk, tmp_path: Path) -> 
             worse_ns = time.time_ns()
             delay(lower, 200)
             running.result()
-        trace.stop()
     incident = replayed(dumps(tmp_path)[0], "--summary", "--op=read")[-1]["incident"]
     assert (incident["dev"], incident["part"], incident["op"]) == (slow.name, "device", "read")
     assert incident["part_ns"] >= 200_000_000 > 4 * incident["usual_ns"] > 0
@@ -476,40 +456,31 @@ def test_a_device_that_gets_slow_is_the_incident(disk: Disk, tmp_path: Path) -> 
 
 @pytest.mark.one_kernel
 def test_a_page_is_written_beside_a_dump(disk: Disk, tmp_path: Path) -> None:
-    options = ["--recorder=4M", "--recorder-at-end", "--dump-page", f"--dump-dir={tmp_path}"]
-    with Recording(*options, f"--dev={disk.name}") as trace:
+    with ToFolder(tmp_path, "--dump-page", f"--dev={disk.name}") as trace:
         fio(disk.path, rw="randread", number_ios=100, ioengine="libaio", iodepth=4)
-        trace.stop()
     (page,) = tmp_path.glob("wptrace-*.html")
     assert page.stem == dumps(tmp_path)[0].stem
     assert page.stat().st_mode & 0o777 == 0o600
     incident = data(page.read_text())["incident"]
-    assert incident["event"]["total"] == max(
-        one["total_ns"] for one in of(replayed(dumps(tmp_path)[0]), "operation", "request")
-    )
+    assert incident["event"]["total"] == max(one["total_ns"] for one in of(trace.dumped, "operation", "request"))
 
 
 @pytest.mark.one_kernel
 def test_something_slow_is_followed_by_a_dump(disk: Disk, tmp_path: Path) -> None:
-    options = ["--recorder=4M", "--on-slow=1ns", f"--dump-dir={tmp_path}"]
-    with Recording(*options, f"--dev={disk.name}") as trace:
+    with Asked(tmp_path, "--on-slow=1ns", f"--dev={disk.name}") as trace:
         fio(disk.path, rw="randread", number_ios=20)
         wait_until(lambda: dumps(tmp_path), "a dump")
-        trace.stop()
-    assert len(of(replayed(dumps(tmp_path)[0]), "operation")) == 20
-    with Recording("--recorder=4M", "--on-slow=1h", f"--dump-dir={tmp_path / '.'}", f"--dev={disk.name}") as trace:
+    assert len(of(trace.dumped, "operation")) == 20
+    with Asked(tmp_path, "--on-slow=1h", f"--dev={disk.name}"):
         fio(disk.path, rw="randread", number_ios=20)
-        trace.stop()
     assert len(dumps(tmp_path)) == 1
 
 
 @pytest.mark.one_kernel
 def test_neighbours_of_a_dump_are_those_of_each(disk: Disk, tmp_path: Path) -> None:
     every = tmp_path / "each.wpt"
-    options = ["--each", f"--capture={every}", "--recorder=4M", "--recorder-at-end", f"--dump-dir={tmp_path}"]
-    with Recording(*options, f"--dev={disk.name}") as trace:
+    with ToFolder(tmp_path, "--each", f"--capture={every}", f"--dev={disk.name}"):
         fio(disk.path, rw="randread", number_ios=200, ioengine="libaio", iodepth=4, numjobs=2, group_reporting=1)
-        trace.stop()
     (dump,) = dumps(tmp_path)
 
     def neighbours(file: Path) -> Any:

@@ -64,7 +64,6 @@ def test_calls_of_nfs(tmp_path: Path) -> None:
         with FlowTrace("rpc") as trace:
             _work(folder)
             grown = _settled(folder).since(before)
-            trace.stop()
     summary = trace.summary
     assert grown.made["WRITE"] >= FILES
     assert grown.failed["LOOKUP"] + grown.failed["OPEN"] > 0

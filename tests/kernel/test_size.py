@@ -82,7 +82,6 @@ def work(disks: list[Disk], folder: Path) -> dict[Disk, list[Block]]:
 def test_each_size_is_counted_as_fio_counts_it(disks: list[Disk], tmp_path: Path) -> None:
     with SizeTrace(*(f"--dev={disk.name}" for disk in disks)) as trace:
         found = work(disks, tmp_path)
-        trace.stop()
     summary, requests, flushed = trace.summary, 0, WORK[-1]["number_ios"]
     for disk, done in found.items():
         assert len(done) == sum(part["number_ios"] for part in WORK)

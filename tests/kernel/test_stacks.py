@@ -82,7 +82,6 @@ def test_two_file_systems_have_different_stacks(places: list[Place]) -> None:
     """fio made as many I/Os in each file system as the stacks of that have."""
     with StacksTrace(*(f"--dev={place.disk.name}" for place in places)) as trace:
         read_both(places)
-        trace.stop()
     summary = trace.summary
     for place, number in zip(places, NUMBERS):
         assert count(summary, place.reads, dev=place.disk.name, op="read") == count(summary, place.reads) == number
@@ -99,7 +98,6 @@ def test_merges_are_charged_to_who_merged(disk: Disk) -> None:
     before = disk.completed()
     with StacksTrace("--dev", disk.name) as trace:
         job = fio(disk.path, rw="write", direct=0, bs="64k", number_ios=40, end_fsync=1, norandommap=0)
-        trace.stop()
     after = disk.completed()
     grown = {name: after[name] - before[name] for name in after}
     summary = trace.summary
@@ -119,7 +117,6 @@ def test_a_write_with_flushes_ends_once(disks: list[Disk]) -> None:
         # One disk after the other: if an interrupt runs a program within itself, the kernel skips it.
         job = {"rw": "write", "sync": "dsync", "number_ios": 30, "stonewall": 1}
         jobs = fio_jobs(*({"filename": disk.path, **job} for disk in disks))
-        trace.stop()
     finished = 0
     for disk, writes in zip(disks, map(total, jobs)):
         assert count(trace.summary, op="write", dev=disk.name) == writes

@@ -328,7 +328,6 @@ def test_without_the_option_nothing_is_followed(disk: Disk, tmp_path: Path) -> N
         with Trace("--each", "--dev", disk.name) as trace:
             writer.write()
             settle()
-            trace.stop()
     assert count(trace.summary, kind="writeback") == 0
     assert reported(trace, writer.pid) == []
     assert count(trace.summary, op="write") > 0

@@ -212,8 +212,9 @@ class Trace(Lines):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.process.poll() is not None:
-            return
+        assert self.process.stdout is not None
+        if self.process.stdout.closed:
+            return  # the test has ended it
         if error is None:
             self.stop()
         elif isinstance(error, AssertionError):
