@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import subprocess
 import time
@@ -178,6 +179,23 @@ def setting(path: Path, value: str) -> Iterator[None]:
         yield
     finally:
         path.write_text(before)
+
+
+@contextmanager
+def opened(path: Path | str, flags: int = os.O_RDWR | os.O_CREAT) -> Iterator[int]:
+    """Closed whatever happens, or its file system stays mounted."""
+    fd = os.open(path, flags)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def read_direct(path: Path | str, count: int) -> None:
+    """Read 4 KiB this many times with O_DIRECT in this process."""
+    with opened(path, os.O_RDONLY | os.O_DIRECT) as fd, mmap.mmap(-1, 4096) as buffer:
+        for number in range(count):
+            assert os.preadv(fd, [buffer], 4096 * number) == 4096
 
 
 def fio(disk: str, **options: Any) -> dict[str, Any]:

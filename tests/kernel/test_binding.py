@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import select
-import subprocess
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -15,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.conftest import GUEST
-from tests.kernel.trace import wait_until
+from tests.kernel.trace import bpftool, wait_until
 from wptrace.bpf import perf, targets
 from wptrace.bpf.lib import libbpf
 from wptrace.bpf.object import BpfObject
@@ -430,20 +428,14 @@ def test_run_statistics_count_runs(binding: BpfObject) -> None:
 @pytest.mark.one_kernel
 def test_what_is_loaded_is_what_bpftool_sees(binding: BpfObject) -> None:
     with attached(binding, "on_call", "fill"):
-        found = subprocess.run(["bpftool", "--json", "prog", "list"], capture_output=True, text=True, check=True)
-        by_id = {program["id"]: program for program in json.loads(found.stdout)}
+        by_id = bpftool("prog")
         for name in ("on_call", "fill"):
             assert by_id[binding.progs[name].statistics().id]["name"] == name
         assert binding.maps["hash"].memory() > 0
     ours = {binding.progs[name].statistics().id for name in ("on_call", "fill")}
     binding.close()
     # The kernel frees programs a moment later (RCU).
-    wait_until(lambda: not ours & _program_ids(), "the programs to go")
-
-
-def _program_ids() -> set[int]:
-    found = subprocess.run(["bpftool", "--json", "prog", "list"], capture_output=True, text=True, check=True)
-    return {program["id"] for program in json.loads(found.stdout)}
+    wait_until(lambda: not ours & bpftool("prog").keys(), "the programs to go")
 
 
 @pytest.mark.one_kernel

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 from tests.kernel.conftest import GUEST
-from tests.kernel.disks import Disk, fio, setting
+from tests.kernel.disks import Disk, fio, read_direct, setting
 from tests.kernel.flows import running_flow
 from tests.kernel.loads import mounted
 from tests.kernel.patience import joined
-from tests.kernel.test_io_path import read_direct
 from tests.kernel.trace import Line, Trace, count, wait_until
 from tests.thorough import cases
 from wptrace.bpf.object import BpfObject

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import struct
@@ -15,7 +14,7 @@ import pytest
 
 from tests.kernel.disks import Disk, fio, fio_jobs, total
 from tests.kernel.flows import defined, running_flow
-from tests.kernel.trace import PATIENCE, ROOT, BlockTrace, FlowTrace, Line, lossless, wait_until, wptrace
+from tests.kernel.trace import PATIENCE, ROOT, BlockTrace, FlowTrace, Line, bpftool, lossless, wait_until, wptrace
 from wptrace.engine.definition.flow import SLOTS_OF_OLD_KERNELS
 from wptrace.model.kind import REQUESTS
 
@@ -131,8 +130,7 @@ def test_whose_they_are(disk: Disk, tmp_path: Path) -> None:
 
 def test_what_a_kill_leaves(disk: Disk, tmp_path: Path) -> None:
     def own() -> set[str]:
-        found = subprocess.run(["bpftool", "--json", "prog", "list"], capture_output=True, text=True, check=True)
-        return {one.get("name", "") for one in json.loads(found.stdout)} & {"D_tp_btf_block_", "D_raw_tp_block_"}
+        return {one.get("name", "") for one in bpftool("prog").values()} & {"D_tp_btf_block_", "D_raw_tp_block_"}
 
     trace = FlowTrace(definition(tmp_path, ISSUED, disk))
     assert own()

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.disks import Disk, fio
+from tests.kernel.disks import Disk, fio, read_direct
 from tests.kernel.loads import cgroup_of, mounted
 from tests.kernel.modules import inserted
 from tests.kernel.patience import said
@@ -189,14 +189,6 @@ def test_what_a_field_may_become() -> None:
 # --- The commands -----------------------------------------------------------------------------------------------------
 
 
-def read_direct(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
-    with mmap.mmap(-1, 4096) as buffer:
-        for block in range(50):
-            os.preadv(fd, [buffer], block << 12)
-    os.close(fd)
-
-
 def every_operation(path: Path) -> None:
     """Do all kinds of operations and groups in this process."""
     fd = os.open(path, os.O_RDWR)
@@ -212,7 +204,7 @@ def every_operation(path: Path) -> None:
     os.pwrite(fd, bytes(1 << 16), 1 << 16)
     os.sync()
     os.close(fd)
-    read_direct(path)
+    read_direct(path, 50)
 
 
 @pytest.fixture
@@ -230,7 +222,7 @@ def test_io(loop: Disk, file: Path) -> None:
         every_operation(file)
         for _ in range(10):  # some of it may be under way at that moment
             trace.process.send_signal(signal.SIGUSR1)
-            read_direct(file)
+            read_direct(file, 50)
         trace.wait_for('"kind":"in_flight"')
         trace.wait_for('"kind":"interval"')
     keeps("io", trace.lines, {loop.name: "DISK"}, chance=r"in_flight found\[")

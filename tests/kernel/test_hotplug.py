@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import time
 from collections import Counter
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.disks import Disk, completed, null_device
+from tests.kernel.disks import Disk, completed, null_device, read_direct
 from tests.kernel.test_capture import replayed
 from tests.kernel.trace import Line, Trace, wait_until
 from tests.thorough import only_all
@@ -35,11 +34,7 @@ class _Reads:
         self.made: Counter[str] = Counter()
 
     def read(self, disk: Disk, count: int) -> None:
-        fd = os.open(disk.path, os.O_RDONLY | os.O_DIRECT)
-        with mmap.mmap(-1, 4096) as buffer:
-            for number in range(count):
-                assert os.preadv(fd, [buffer], 4096 * number) == 4096
-        os.close(fd)
+        read_direct(disk.path, count)
         self.made[disk.name] += count
 
     def until_named(self, disk: Disk, trace: Trace) -> None:

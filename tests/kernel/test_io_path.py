@@ -37,15 +37,6 @@ PARTITION = ("fs", "throttle", "queue", "driver", "device", "complete", "wakeup"
 _MAP_LOCKED = 0x2000
 
 
-def read_direct(path: Path, number: int) -> None:
-    """Read 4 KiB this many times with O_DIRECT in this process."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
-    with mmap.mmap(-1, 4096) as buffer:
-        for block in range(number):
-            os.preadv(fd, [buffer], block << 12)
-    os.close(fd)
-
-
 def settle() -> None:
     """Write everything dirty, so that counters stand still."""
     os.sync()

@@ -13,18 +13,9 @@ from typing import Any
 import pytest
 
 from tests.kernel.conftest import GUEST
-from tests.kernel.disks import Disk, fio, frozen, loop_device, total
+from tests.kernel.disks import Disk, fio, frozen, loop_device, read_direct, total
 from tests.kernel.loads import mounted
-from tests.kernel.test_io_path import (
-    PARTITION,
-    READS,
-    cgroup,
-    complete,
-    in_cgroup,
-    read_direct,
-    settle,
-    sums_up,
-)
+from tests.kernel.test_io_path import PARTITION, READS, cgroup, complete, in_cgroup, settle, sums_up
 from tests.kernel.trace import count, lossless, rows
 from tests.kernel.window import Running
 from wptrace.engine.filters import Filter

@@ -11,13 +11,12 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.kernel import nbd
-from tests.kernel.disks import Disk
+from tests.kernel.disks import Disk, opened
 from tests.kernel.patience import joined, reaped
 from tests.kernel.trace import Line, count, lossless, wait_until
 from tests.kernel.window import Running, running
@@ -31,22 +30,13 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _BEGIN_WRITING = 2
 
 
-@contextmanager
-def opened(disk: Disk, flags: int) -> Iterator[int]:
-    fd = os.open(disk.path, flags)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
 Served = tuple[subprocess.Popen[bytes], int]
 
 
 @pytest.fixture
 def served(path_flow: Running, tmp_path: Path) -> Iterator[Served]:
     """The server of the traced disk, and the disk without readahead."""
-    with nbd.server(tmp_path) as server, nbd.connected(tmp_path) as disk, opened(disk, os.O_RDWR) as fd:
+    with nbd.server(tmp_path) as server, nbd.connected(tmp_path) as disk, opened(disk.path, os.O_RDWR) as fd:
         path_flow.aim(disk)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
         yield server, fd
@@ -67,7 +57,7 @@ def test_another_request_comes_when_the_first_is_done(disk: Disk, path_flow: Run
     """O_DSYNC writes flush after the write, so the operation does not end with its only request."""
     writes = 20
     assert Path("/sys/block", disk.name, "queue/write_cache").read_text() == "write back\n"
-    with opened(disk, os.O_RDWR | os.O_DIRECT | os.O_DSYNC) as fd:
+    with opened(disk.path, os.O_RDWR | os.O_DIRECT | os.O_DSYNC) as fd:
         before = disk.completed()
         with path_flow.aim(disk).window(Filter(pid=os.getpid())) as trace, mmap.mmap(-1, BLOCK) as buffer:
             for number in range(writes):
@@ -142,7 +132,7 @@ def test_one_that_came_too_late_is_counted_by_the_next_operation(disk: Disk, pat
     op, bio = obj.struct("op_state"), obj.struct("bio_state")
     (only,) = (member.offset for member in op.places if member.name == "only")
     with (
-        opened(disk, os.O_RDONLY | os.O_DIRECT) as fd,
+        opened(disk.path, os.O_RDONLY | os.O_DIRECT) as fd,
         mmap.mmap(-1, BLOCK) as buffer,
         path_flow.window(Filter(pid=os.getpid())) as trace,
     ):
@@ -178,7 +168,7 @@ def in_flight(flow: PathFlow) -> tuple[int, int]:
 @pytest.mark.guest
 def test_waiting_for_the_request_of_another_is_no_hit(tmp_path: Path) -> None:
     """A read of a page that another task is reading makes no request. Without records only the account shows that."""
-    with nbd.server(tmp_path) as server, nbd.connected(tmp_path) as disk, opened(disk, os.O_RDONLY) as fd:
+    with nbd.server(tmp_path) as server, nbd.connected(tmp_path) as disk, opened(disk.path, os.O_RDONLY) as fd:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         with running(lambda: PathFlow(Options((disk.name,))), [disk]) as flow, flow.window() as trace:
             with nbd.stopped(server):

@@ -17,11 +17,11 @@ import pytest
 
 from tests.kernel import fuse
 from tests.kernel.conftest import GUEST
-from tests.kernel.disks import Disk, fio, total, unmount
+from tests.kernel.disks import Disk, fio, read_direct, total, unmount
 from tests.kernel.loads import mounted
 from tests.kernel.patience import said
 from tests.kernel.test_async import observes
-from tests.kernel.test_io_path import read_direct, settle, sums_up
+from tests.kernel.test_io_path import settle, sums_up
 from tests.kernel.trace import PATIENCE, ROOT, Line, Lines, Trace, count, lossless
 from tests.kernel.window import Running
 from tests.thorough import only_all

@@ -12,7 +12,7 @@ import struct
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ import pytest
 from tests.kernel import aio
 from tests.kernel.aio import Aio
 from tests.kernel.conftest import GUEST
-from tests.kernel.disks import Disk, loop_device
+from tests.kernel.disks import Disk, loop_device, opened
 from tests.kernel.flows import running_flow
 from tests.kernel.loads import joined, mounted
 from tests.kernel.patience import reaped, said
@@ -208,17 +208,36 @@ _BATCH = _ROWS // 8
 _SET_NAME = 15  # PR_SET_NAME
 
 
-def _read_by_names(disk: Disk, go: int, done: int, names: int, batch: int) -> None:
-    """Read under a batch of new names whenever the parent asks for it."""
-    fd = os.open(disk.path, os.O_RDONLY | os.O_DIRECT)
-    with mmap.mmap(-1, 4096) as buffer:
-        for number in range(names):
-            if number % batch == 0 and not os.read(go, 1):
-                return
-            _libc.prctl(_SET_NAME, b"wpo%d" % number, 0, 0, 0)
-            assert os.preadv(fd, [buffer], 4096 * (number % 1000)) == 4096
-            if number % batch == batch - 1:
-                os.write(done, b"x")
+@contextmanager
+def reading_by_names(disk: Disk, names: Iterable[bytes], batch: int = 1) -> Iterator[tuple[int, Callable[[], None]]]:
+    """A process that reads once under each of these names: its pid, and what lets it go on with the next batch."""
+    (go, say), (hear, done) = os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:
+        with suppress(BaseException):
+            os.close(say)
+            with opened(disk.path, os.O_RDONLY | os.O_DIRECT) as fd, mmap.mmap(-1, 4096) as buffer:
+                for number, name in enumerate(names):
+                    if number % batch == 0 and not os.read(go, 1):
+                        break
+                    _libc.prctl(_SET_NAME, name, 0, 0, 0)
+                    assert os.preadv(fd, [buffer], 4096 * (number % 1000)) == 4096
+                    if number % batch == batch - 1:
+                        os.write(done, b"x")
+            os._exit(0)
+        os._exit(1)
+
+    def go_on() -> None:
+        os.write(say, b"x")
+        assert os.read(hear, 1)
+
+    try:
+        os.close(done)
+        yield child, go_on
+    finally:
+        for pipe in (go, say, hear):
+            os.close(pipe)
+        assert reaped(child) == 0
 
 
 class _Passed(NamedTuple):
@@ -240,35 +259,21 @@ def pass_through(disk: Disk, rows: int, names: int, batch: int, windows: int) ->
     (trace,) = session.traces
     found: Counter[str] = Counter()
     most, kept = 0, []
-    (go, say), (hear, done) = os.pipe(), os.pipe()
-    try:
+    with closing(session):
         session.start()
         first = before = trace.first
-        child = os.fork()
-        if not child:
-            with suppress(BaseException):
-                os.close(say)
-                _read_by_names(disk, go, done, names, batch)
-                os._exit(0)
-            os._exit(1)
-        os.close(done)
-        for _ in range(names // batch):
-            os.write(say, b"x")
-            assert os.read(hear, 1)
-            for _ in range(windows):
-                now = trace.snapshot()
-                for row in trace.window(before, now, "interval").rows:
-                    if row.metric == TOTAL and row.group.kind is OF_COMMS:
-                        found[str(row.group.values[-1])] += row.distribution.count
-                most = max(most, len(now.cells))
-                before = now
-            kept.append(int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE)
-        assert reaped(child) == 0
+        with reading_by_names(disk, (b"wpo%d" % number for number in range(names)), batch) as (_, go_on):
+            for _ in range(names // batch):
+                go_on()
+                for _ in range(windows):
+                    now = trace.snapshot()
+                    for row in trace.window(before, now, "interval").rows:
+                        if row.metric == TOTAL and row.group.kind is OF_COMMS:
+                            found[str(row.group.values[-1])] += row.distribution.count
+                    most = max(most, len(now.cells))
+                    before = now
+                kept.append(int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE)
         return _Passed(found, most, kept, trace.window(first, before, "summary"))
-    finally:
-        session.close()
-        for pipe in (go, say, hear):
-            os.close(pipe)
 
 
 def counted_once(passed: _Passed, names: int) -> set[str]:
@@ -335,37 +340,6 @@ def test_what_is_written_back_belongs_to_who_wrote_it(disk: Disk) -> None:
     exact(trace.summary)
     written = {row["task"]["pid"]: row["bytes"] for row in totals(trace.summary, "owned_request") if row["task"]}
     assert written[process.pid] == 1 << 20
-
-
-@contextmanager
-def reading_by_names(disk: Disk, names: Sequence[bytes]) -> Iterator[tuple[int, Callable[[], None]]]:
-    """A process that reads once under each of these names: its pid, and what lets it go on with the next."""
-    (go, say), (hear, done) = os.pipe(), os.pipe()
-    child = os.fork()
-    if not child:
-        with suppress(BaseException):
-            os.close(say)
-            fd = os.open(disk.path, os.O_RDONLY | os.O_DIRECT)
-            with mmap.mmap(-1, 4096) as buffer:
-                for name in names:
-                    if not os.read(go, 1):
-                        break
-                    _libc.prctl(_SET_NAME, name, 0, 0, 0)
-                    os.preadv(fd, [buffer], 0)
-                    os.write(done, b"x")
-        os._exit(0)
-
-    def go_on() -> None:
-        os.write(say, b"x")
-        assert os.read(hear, 1)
-
-    try:
-        os.close(done)
-        yield child, go_on
-    finally:
-        for pipe in (go, say, hear):
-            os.close(pipe)
-        assert reaped(child) == 0
 
 
 @pytest.mark.one_kernel
@@ -611,44 +585,47 @@ for generation in range(40):
 """
 
 
+WITH_CHILDREN = (f"--pid={os.getpid()}", "--children", "--by=process", "--top=0")
+
+
+@contextmanager
+def waiting(disk: Disk, before: str = "") -> Iterator[subprocess.Popen[str]]:
+    """A process that reads when it is told."""
+    command = [sys.executable, "-I", "-S", "-c", before + WAITING, disk.path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert said(child) == "ready\n"
+        yield child
+
+
 @pytest.mark.one_kernel
 def test_descendants_however_far_and_of_whom_the_parent_ended(disk: Disk) -> None:
     """Processes that are forked meanwhile, and one that was 40 generations deep before."""
-    command = [sys.executable, "-I", "-S", "-c", DEEP + WAITING, disk.path]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as deep:
-        assert said(deep) == "ready\n"
-        with Trace("--dev", disk.name, f"--pid={os.getpid()}", "--children", "--by=process", "--top=0") as trace:
-            deep.communicate("go\n", timeout=600)
-            for script in (ORPHAN, GENERATIONS):
-                # Wait until all of them have closed the pipe.
-                command = [sys.executable, "-I", "-S", "-c", script, disk.path]
-                subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    with waiting(disk, DEEP) as deep, Trace("--dev", disk.name, *WITH_CHILDREN) as trace:
+        deep.communicate("go\n", timeout=600)
+        for script in (ORPHAN, GENERATIONS):
+            # Wait until all of them have closed the pipe.
+            command = [sys.executable, "-I", "-S", "-c", script, disk.path]
+            subprocess.run(command, stdout=subprocess.PIPE, check=True)
     exact(trace.summary)
     assert sum(row["count"] for row in totals(trace.summary, "operation")) == 30 + 7 + 9
 
 
 @pytest.mark.one_kernel
 def test_the_end_of_the_process_is_said(disk: Disk) -> None:
-    command = [sys.executable, "-I", "-S", "-c", WAITING, disk.path]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
-        assert said(child) == "ready\n"
-        with Trace("--dev", disk.name, f"--pid={child.pid}") as trace:
-            child.communicate("go\n", timeout=600)
+    with waiting(disk) as child, Trace("--dev", disk.name, f"--pid={child.pid}") as trace:
+        child.communicate("go\n", timeout=600)
     assert (count(trace.summary, kind="operation"), trace.summary["loss"]) == (30, {"exited": 1})
 
 
 @pytest.mark.one_kernel
 def test_children_that_are_there_and_that_come_later(disk: Disk) -> None:
     """Also children of children; reads of unrelated processes are left out."""
-    command = [sys.executable, "-I", "-S", "-c", WAITING, disk.path]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
-        assert said(child) == "ready\n"
-        with Trace("--dev", disk.name, f"--pid={os.getpid()}", "--children", "--by=process", "--top=0") as trace:
-            child.communicate("go\n", timeout=600)
-            later = read(disk, 20)
-            # A grandchild.
-            shell = f"dd if={disk.path} of=/dev/null bs=4k count=10 iflag=direct; true"
-            subprocess.run(["sh", "-c", shell], check=True, stderr=subprocess.DEVNULL)
+    with waiting(disk) as child, Trace("--dev", disk.name, *WITH_CHILDREN) as trace:
+        child.communicate("go\n", timeout=600)
+        later = read(disk, 20)
+        # A grandchild.
+        shell = f"dd if={disk.path} of=/dev/null bs=4k count=10 iflag=direct; true"
+        subprocess.run(["sh", "-c", shell], check=True, stderr=subprocess.DEVNULL)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as childless:
         with Trace("--dev", disk.name, f"--pid={childless.pid}", "--children") as stranger:
             read(disk, 20)

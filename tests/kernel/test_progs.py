@@ -17,7 +17,7 @@ import pytest
 
 from tests.kernel.conftest import GUEST
 from tests.kernel.patience import guarded, rest, said
-from tests.kernel.trace import PATIENCE, ROOT, Line, check, wait_until, wptrace
+from tests.kernel.trace import PATIENCE, ROOT, Line, bpftool, check, wait_until, wptrace
 from wptrace.bpf.object import BpfObject, open_object
 from wptrace.bpf.programs import Program, run_statistics
 from wptrace.tools.progs import Watch
@@ -44,11 +44,6 @@ def features() -> Iterator[BpfObject]:
         obj.load()
         obj.attach()
         yield obj
-
-
-def bpftool(kind: str) -> dict[int, dict[str, Any]]:
-    found = subprocess.run(["bpftool", "--json", kind, "show"], capture_output=True, text=True, check=True)
-    return {one["id"]: one for one in json.loads(found.stdout)}
 
 
 def both(kind: str, listed: list[Line], before: dict[int, Any]) -> list[tuple[Line, dict[str, Any]]]:

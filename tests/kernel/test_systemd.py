@@ -22,7 +22,7 @@ import pytest
 from tests.kernel.disks import Disk, fio, total
 from tests.kernel.test_agent import scrape, wait_for_intervals
 from tests.kernel.test_capture import replayed
-from tests.kernel.trace import PATIENCE, ROOT, count, programs, wait_until
+from tests.kernel.trace import PATIENCE, ROOT, bpftool, count, programs, wait_until
 from wptrace.kernel.privileges import CAPABILITIES
 
 pytestmark = [pytest.mark.guest, pytest.mark.one_kernel]
@@ -256,11 +256,7 @@ def held(pid: int) -> Held:
 
 def loaded() -> Held:
     """Return all that the kernel has."""
-    found: Held = set()
-    for kind in ("prog", "map", "link"):
-        done = subprocess.run(["bpftool", "--json", kind, "list"], capture_output=True, text=True, check=True)
-        found |= {(kind, one["id"]) for one in json.loads(done.stdout)}
-    return found
+    return {(kind, number) for kind in ("prog", "map", "link") for number in bpftool(kind)}
 
 
 def test_systemd_starts_a_killed_agent_again(systemd: Systemd, disk: Disk) -> None:

@@ -22,7 +22,7 @@ import pytest
 
 from tests.kernel import tracefs
 from tests.kernel.conftest import GUEST
-from tests.kernel.disks import Disk, loop_device, null_device, setting
+from tests.kernel.disks import Disk, loop_device, null_device, opened, setting
 from tests.kernel.loads import joined, mounted
 from tests.kernel.patience import joined as ended
 from tests.kernel.stacks import delayed, suspended
@@ -164,16 +164,6 @@ def written(path: Path, size: int) -> None:
         file.write(b"x" * size)
         file.flush()
         os.fsync(file.fileno())
-
-
-@contextmanager
-def opened(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> Iterator[int]:
-    """Closed whatever happens, or its file system stays mounted."""
-    fd = os.open(path, flags)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def test_each_reason_has_functions_in_this_kernel() -> None:

@@ -459,10 +459,15 @@ def lossless(summary: Line) -> bool:
     return summary["requests"]["lost"] == 0 and not any(summary["loss"].values())
 
 
+def bpftool(kind: str) -> dict[int, dict[str, Any]]:
+    """Return all programs, maps or links of the kernel, by id."""
+    found = subprocess.run(["bpftool", "--json", kind, "list"], capture_output=True, text=True, check=True)
+    return {one["id"]: one for one in json.loads(found.stdout)}
+
+
 def programs() -> set[str]:
     """Return the names of BPF programs in the kernel that this project could have loaded."""
-    found = subprocess.run(["bpftool", "--json", "prog", "list"], capture_output=True, text=True, check=True)
-    names = {program.get("name", "") for program in json.loads(found.stdout)}
+    names = {program.get("name", "") for program in bpftool("prog").values()}
     return {name for name in names if name.rpartition("_")[0] in ("complete_tp", "complete_raw")} | (
         names & {"complete_tp_btf", "complete_raw_tp", "issue_tp_btf", "getrq_tp_btf", "merge_tp_btf"}
     )
