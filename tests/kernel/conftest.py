@@ -164,6 +164,12 @@ def loop(tmp_path: Path) -> Iterator[Disk]:
 
 
 @pytest.fixture
+def irqoff() -> Iterator[Module]:
+    with inserted("irqoff") as module:
+        yield module
+
+
+@pytest.fixture
 def smmu() -> Iterator[Module]:
     with inserted("smmu") as module:
         yield module

@@ -13,6 +13,8 @@ from typing import NamedTuple
 import pytest
 
 Event = dict[str, str]
+NEVER = -1
+"""As a delay of `smmu` and `iopf`: there is no end."""
 
 
 class Module(NamedTuple):
@@ -43,6 +45,10 @@ class Module(NamedTuple):
         """Return all events since the module was inserted."""
         lines = (self.control / "log").read_text().splitlines()
         return [dict(word.split("=", 1) for word in line.split()) for line in lines]
+
+    def answers(self) -> list[Event]:
+        """Return the answers of `iopf`."""
+        return [event for event in self.log() if event["event"] == "answer"]
 
 
 @contextmanager

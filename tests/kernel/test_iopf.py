@@ -12,7 +12,7 @@ import pytest
 
 from tests.kernel.byhand import run
 from tests.kernel.conftest import GUEST
-from tests.kernel.modules import Event, Module
+from tests.kernel.modules import NEVER, Module
 from tests.kernel.trace import Line, Trace, wait_until, wptrace
 from wptrace.bpf.object import BpfObject, open_object
 from wptrace.bpf.ring import Reader
@@ -25,7 +25,6 @@ from wptrace.model.book import STATE_FULL, UNMATCHED_END, UNMATCHED_START
 from wptrace.model.kind import REQUESTS
 from wptrace.model.report import BYTES
 
-NEVER = -1
 US = 1000
 # Debian's 5.10 has no queue of faults. Before 6.9 another function answers, always with code 1.
 OLD = GUEST == "6.1"
@@ -117,10 +116,6 @@ def test_smmu_faults_without_an_end_are_listed(smmu: Module) -> None:
 # --- The kernel's own queue of faults ---------------------------------------------------------------------------------
 
 
-def answers(module: Module) -> list[Event]:
-    return [event for event in module.log() if event["event"] == "answer"]
-
-
 def groups(module: Module) -> dict[tuple[str, int, int], tuple[list[int], int]]:
     """Return when the pages of each group were reported, and when it was answered; 0 for never."""
     found: dict[tuple[str, int, int], Any] = {}
@@ -137,7 +132,7 @@ def groups(module: Module) -> dict[tuple[str, int, int], tuple[list[int], int]]:
 def run_groups(module: Module, jobs: list[tuple[int, int, int, int, int, int]]) -> None:
     for job in jobs:
         module.run(*job)
-    wait_until(lambda: len(answers(module)) == len(jobs), "all answers")
+    wait_until(lambda: len(module.answers()) == len(jobs), "all answers")
 
 
 @pytest.mark.guest
@@ -170,9 +165,9 @@ def test_faults_take_as_long_as_set(iopf: Module) -> None:
         for pasid, us in delays.items():
             # One group at a time, so that none waits for another.
             for group in range(10):
-                before = len(answers(iopf))
+                before = len(iopf.answers())
                 iopf.run(0, pasid, group, 3, us, 0)
-                wait_until(lambda before=before: len(answers(iopf)) > before, "the answer")
+                wait_until(lambda before=before: len(iopf.answers()) > before, "the answer")
     for pasid in delays:
         times = [
             (end - pages[0], pages[-1] - pages[0])
@@ -193,7 +188,7 @@ def test_faults_without_an_answer_are_listed(iopf: Module) -> None:
     with IopfTrace() as trace:
         iopf.run(0, 3, 9, 2, NEVER, 0)
         iopf.run(0, 3, 10, 1, 0, 0)
-        wait_until(lambda: answers(iopf), "the answer to the second")
+        wait_until(lambda: iopf.answers(), "the answer to the second")
     (one,) = trace.summary["unanswered"]
     assert (one["dev"], one["pasid"], one["group"], one["faults"]) == ("wptest_iopf.0", 3, 9, 2)
     # If the kernel's handling cannot be seen, the wait for it is in `handle`. The address is that of the first page.

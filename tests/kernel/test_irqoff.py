@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.byhand import run
-from tests.kernel.modules import Module, inserted, on_cpu
+from tests.kernel.modules import Module, on_cpu
 from tests.kernel.trace import PATIENCE, Line, Trace, wait_until, wptrace
 from wptrace.bpf.kernel_btf import vmlinux
 from wptrace.bpf.lib import libbpf
@@ -38,12 +38,6 @@ class IrqoffTrace(Trace):
 
 
 @pytest.fixture
-def module() -> Iterator[Module]:
-    with inserted("irqoff") as found:
-        yield found
-
-
-@pytest.fixture
 def offline() -> Iterator[Path]:
     """The file that switches CPU 1 off and on."""
     switch = Path("/sys/devices/system/cpu/cpu1/online")
@@ -60,12 +54,12 @@ COUNTERS = ("auto", "cycles") if os.uname().machine == "aarch64" else ("auto",)
 
 @pytest.mark.icount
 @pytest.mark.parametrize("counter", COUNTERS)
-def test_each_period_is_found_once_with_its_length(module: Module, counter: str) -> None:
+def test_each_period_is_found_once_with_its_length(irqoff: Module, counter: str) -> None:
     offset = wall_offset_ns()
     with IrqoffTrace("--min", "2ms", "--stats", "--counter", counter) as trace:
         for ms in (3, 20, 150):
-            module.run(0, ms * 1000)
-    log = module.log()
+            irqoff.run(0, ms * 1000)
+    log = irqoff.log()
     assert len(trace.periods) == len(log) == 3, trace.periods
     for period, truth in zip(trace.periods, log):
         assert abs(period["total_ns"] - int(truth["length_ns"])) <= 1 * MS
@@ -73,7 +67,7 @@ def test_each_period_is_found_once_with_its_length(module: Module, counter: str)
         assert period["ts_ns"] - period["start_ns"] == period["total_ns"] == period["stages"]["irqoff_ns"]
         assert (period["cpu"], period["dev"], period["comm"], period["tid"]) == (0, "cpu0", COMM, int(truth["pid"]))
         assert period["stack"][0].startswith(CULPRIT), period["stack"]
-        assert period["stack"][0].endswith(f" [{module.name}]")
+        assert period["stack"][0].endswith(f" [{irqoff.name}]")
         # A counter without NMIs takes its sample when interrupts are on again, before or after the tick.
         assert period["sampled"] == "end" or counter == "cycles"
     (row,) = [row for row in trace.summary["rows"] if row["stage"] == "total"]
@@ -88,10 +82,10 @@ def test_each_period_is_found_once_with_its_length(module: Module, counter: str)
 @pytest.mark.one_kernel
 @pytest.mark.guest
 @pytest.mark.icount
-def test_what_is_shorter_is_not_found(module: Module) -> None:
+def test_what_is_shorter_is_not_found(irqoff: Module) -> None:
     with IrqoffTrace() as trace:
-        module.run(0, 8000)
-        module.run(0, 12000)
+        irqoff.run(0, 8000)
+        irqoff.run(0, 12000)
     assert [round(period["total_ns"] / MS) for period in trace.periods] == [12]
 
 
@@ -112,16 +106,16 @@ def test_nothing_is_found_in_a_quiet_minute() -> None:
 
 @pytest.mark.smp
 @pytest.mark.guest
-def test_a_period_that_has_not_ended_is_in_flight(module: Module) -> None:
+def test_a_period_that_has_not_ended_is_in_flight(irqoff: Module) -> None:
     """The module keeps interrupts off until an interval has shown the period."""
     # Bind to CPU 0 first, because tasks that wait for CPU 1, as in unmapping memory, would wait for the module.
-    with on_cpu(0), IrqoffTrace("--min", "100ms", "--cpu", "1", "0.2") as trace, module.held(1):
+    with on_cpu(0), IrqoffTrace("--min", "100ms", "--cpu", "1", "0.2") as trace, irqoff.held(1):
         since, reported = time.monotonic_ns(), trace.written().count('"in_flight":1')
         # Wait until the period is long enough: the list may also have an earlier one, which a busy machine made.
         wait_until(lambda: time.monotonic_ns() > since + 300 * MS, "the CPU to be late")
         wait_until(lambda: trace.written().count('"in_flight":1') > reported, "an interval that has it")
         for_ns = time.monotonic_ns() - since
-    (truth,) = module.log()
+    (truth,) = irqoff.log()
     assert int(truth["length_ns"]) >= for_ns
     (period,) = [one for one in trace.periods if one["tid"] == int(truth["pid"])]
     assert (period["cpu"], period["comm"]) == (1, COMM)
@@ -131,14 +125,14 @@ def test_a_period_that_has_not_ended_is_in_flight(module: Module) -> None:
 
 @pytest.mark.smp
 @pytest.mark.guest
-def test_a_cpu_that_goes_and_comes_is_no_period_and_is_watched_again(module: Module, offline: Path) -> None:
+def test_a_cpu_that_goes_and_comes_is_no_period_and_is_watched_again(irqoff: Module, offline: Path) -> None:
     with IrqoffTrace("--min", "100ms") as trace:
         offline.write_text("0")
         gone = time.time_ns()
         time.sleep(1)
         back = time.time_ns()
         offline.write_text("1")
-        wait_until(lambda: module.run(1, 300_000) or COMM in trace.written(), "the CPU to be watched again")
+        wait_until(lambda: irqoff.run(1, 300_000) or COMM in trace.written(), "the CPU to be watched again")
     on_cpu_1 = [period for period in trace.periods if period["cpu"] == 1]
     assert any(period["comm"] == COMM for period in on_cpu_1), on_cpu_1
     # No period includes the time in which the CPU was offline.

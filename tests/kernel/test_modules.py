@@ -7,28 +7,20 @@ import errno
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.kernel.conftest import GUEST
-from tests.kernel.modules import Event, Module, inserted, on_cpu
+from tests.kernel.modules import NEVER, Event, Module, on_cpu
 from tests.kernel.trace import wait_until
 from tests.kernel.tracefs import probes, traced
 
 pytestmark = pytest.mark.guest
-NEVER = -1
 # How long a thread may wait for the only CPU, on the instruction clock.
 SCHEDULER_NS = 1_000_000
 DELAYS_US = (100, 1000, 10_000)
-
-
-@pytest.fixture
-def irqoff() -> Iterator[Module]:
-    with inserted("irqoff") as module:
-        yield module
 
 
 def lasted(event: Event) -> int:
@@ -154,10 +146,6 @@ ANSWER = "iommu_page_response" if OLD else "iopf_group_response"
 INVALID = 1
 
 
-def answers(module: Module) -> list[Event]:
-    return [event for event in module.log() if event["event"] == "answer"]
-
-
 @pytest.mark.realclock
 def test_io_page_faults_are_answered(iopf: Module) -> None:
     """Each page of a group is reported, and each group is answered once, by two functions of the kernel."""
@@ -169,7 +157,7 @@ def test_io_page_faults_are_answered(iopf: Module) -> None:
     ):
         for number, key in enumerate(groups):
             iopf.run(*key, pages, 2000 * number, number % 3)
-        wait_until(lambda: len(answers(iopf)) == len(groups), "all answers")
+        wait_until(lambda: len(iopf.answers()) == len(groups), "all answers")
         counted = Counter(record.name for record in trace.records())
     assert counted == {"report": pages * len(groups), "answer": len(groups)}
     found = defaultdict(list)
@@ -187,8 +175,8 @@ def test_io_page_faults_are_answered(iopf: Module) -> None:
 def test_io_page_faults_without_an_answer(iopf: Module) -> None:
     iopf.run(0, 3, 9, 2, NEVER, 0)
     iopf.run(0, 3, 10, 1, 0, 0)
-    wait_until(lambda: answers(iopf), "the answer to the second")
-    assert [event["group"] for event in answers(iopf)] == ["10"]
+    wait_until(lambda: iopf.answers(), "the answer to the second")
+    assert [event["group"] for event in iopf.answers()] == ["10"]
     # The fixture then removes the module, which has to work as well.
 
 
@@ -225,8 +213,8 @@ def test_an_unknown_pasid_is_refused(iopf: Module) -> None:
 def test_io_page_faults_last_as_long_as_asked(iopf: Module) -> None:
     for pasid, us in enumerate(DELAYS_US, 1):
         iopf.run(0, pasid, 1, 3, us, 0)
-    wait_until(lambda: len(answers(iopf)) == len(DELAYS_US), "all answers")
+    wait_until(lambda: len(iopf.answers()) == len(DELAYS_US), "all answers")
     reported = {event["pasid"]: int(event["ns"]) for event in iopf.log() if event.get("last") == "1"}
-    for event in answers(iopf):
+    for event in iopf.answers():
         us = DELAYS_US[int(event["pasid"]) - 1]
         assert us * 1000 <= int(event["ns"]) - reported[event["pasid"]] < us * 1000 + SCHEDULER_NS
