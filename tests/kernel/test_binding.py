@@ -393,7 +393,7 @@ def test_kprobes_attach_and_run(binding: BpfObject, program: str, tmp_path: Path
 def test_a_clock_event_runs_its_program(binding: BpfObject) -> None:
     binding.progs["on_perf_event"].autoload = True
     binding.load()
-    fd = perf.open_clock(cpu=-1, pid=os.getpid(), period_ns=1_000_000)
+    fd = perf.open_event(perf.CPU_CLOCK, -1, 1_000_000, os.getpid())
     with closing(binding.progs["on_perf_event"].attach_perf_event(fd)):
         wait_until(lambda: sum(range(10_000)) and binding.bss.hits >= 3, "three overflows")
 

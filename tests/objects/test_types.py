@@ -106,10 +106,10 @@ def test_bpftool_reads_the_same_types(types_objects: dict[str, Path], name: str)
     parsed = Btf.parse(ObjectFile(path).content(".BTF"))
     kinds = {
         "INT": btf.Int, "PTR": btf.Ptr, "ARRAY": btf.Array, "STRUCT": btf.Struct, "UNION": btf.Union,
-        "ENUM": btf.Enum, "ENUM64": btf.Enum64, "FWD": btf.Fwd, "TYPEDEF": btf.Typedef, "CONST": btf.Const,
+        "ENUM": btf.Enum, "ENUM64": btf.Enum, "FWD": btf.Fwd, "TYPEDEF": btf.Typedef, "CONST": btf.Const,
         "VOLATILE": btf.Volatile, "RESTRICT": btf.Restrict, "FUNC": btf.Func, "FUNC_PROTO": btf.FuncProto,
-        "VAR": btf.Var, "DATASEC": btf.DataSec, "FLOAT": btf.Float, "TYPE_TAG": btf.TypeTag,
-        "DECL_TAG": btf.DeclTag,
+        "VAR": btf.Var, "DATASEC": btf.DataSec, "FLOAT": btf.Sized, "TYPE_TAG": btf.Modifier,
+        "DECL_TAG": btf.Ref,
     }  # fmt: skip
     assert len(dump) == len(parsed) - 1
     for theirs in dump:

@@ -68,10 +68,6 @@ class Int(Sized):
         self.bits = encoding & 0xFF
 
 
-class Float(Sized):
-    __slots__ = ()
-
-
 class Member(NamedTuple):
     """A field; `bit_size` is 0 unless it is a bit field. `Btf.bits` covers the older encoding too."""
 
@@ -107,7 +103,7 @@ class Enumerator(NamedTuple):
 
 
 class Enum(Sized):
-    """An enumeration of either kind; Enum64 is one whose values need 64 bits."""
+    """An enumeration, of 64 bits or fewer."""
 
     __slots__ = ("signed", "values")
 
@@ -115,10 +111,6 @@ class Enum(Sized):
         super().__init__(type_id, name, size)
         self.signed = signed
         self.values = values
-
-
-class Enum64(Enum):
-    __slots__ = ()
 
 
 class SecVar(NamedTuple):
@@ -159,7 +151,7 @@ class Fwd(Type):
 
 
 class Ref(Type):
-    """A type that points at one other type."""
+    """A type that points at one other type; itself a tag on a declaration."""
 
     __slots__ = ("type",)
 
@@ -195,10 +187,6 @@ class Restrict(Modifier):
     __slots__ = ()
 
 
-class TypeTag(Modifier):
-    __slots__ = ()
-
-
 class Func(Ref):
     """A function; `type` is its FuncProto."""
 
@@ -207,12 +195,6 @@ class Func(Ref):
 
 class Var(Ref):
     """A global variable."""
-
-    __slots__ = ()
-
-
-class DeclTag(Ref):
-    """A tag on a declaration."""
 
     __slots__ = ()
 
@@ -368,7 +350,7 @@ class Btf:
                 suffix, type_id = f"{suffix}[{entry.count}]", entry.element
             elif isinstance(entry, Ptr):
                 suffix, type_id = f"*{suffix}", entry.type
-            elif isinstance(entry, (Volatile, Const, Restrict, TypeTag)):
+            elif isinstance(entry, Modifier) and not isinstance(entry, Typedef):
                 type_id = entry.type
             else:
                 return f"{_name(entry)} {suffix}" if suffix.startswith("*") else _name(entry) + suffix
@@ -491,7 +473,7 @@ class Builder:
 
     def _enum64(self, head: _Head, rest: tuple[int, ...]) -> Type:
         wide = (high << 32 | low for low, high in zip(rest[1::3], rest[2::3]))
-        return Enum64(head.id, head.name, head.extra, head.flag, self._values(head, 64, zip(rest[::3], wide)))
+        return Enum(head.id, head.name, head.extra, head.flag, self._values(head, 64, zip(rest[::3], wide)))
 
     def _values(self, head: _Head, bits: int, found: Iterable[tuple[int, int]]) -> list[Enumerator]:
         if head.extra not in (1, 2, 4, 8):
@@ -511,7 +493,7 @@ class Builder:
         return DataSec(head.id, head.name, head.extra, places)
 
     def _float(self, head: _Head, rest: tuple[int, ...]) -> Type:
-        return Float(head.id, head.name, head.extra)
+        return Sized(head.id, head.name, head.extra)
 
 
 _Build = Callable[[Builder, _Head, tuple[int, ...]], Type]
@@ -563,7 +545,7 @@ _KINDS: Final[tuple[tuple[int, int, _Build], ...]] = (
     (1, 0, _reference(Var)),
     (0, 3, Builder._datasec),
     (0, 0, Builder._float),
-    (1, 0, _reference(DeclTag)),
-    (0, 0, _reference(TypeTag)),
+    (1, 0, _reference(Ref)),  # a tag on a declaration
+    (0, 0, _reference(Modifier)),  # a tag on a type
     (0, 3, Builder._enum64),
 )

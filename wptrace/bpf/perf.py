@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import struct
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,8 @@ from wptrace.errors import UnsupportedError
 
 _PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}
 # include/uapi/linux/perf_event.h
-_ATTRIBUTE_SIZE = 64  # PERF_ATTR_SIZE_VER0 is the smallest that every kernel takes
+# type, size, config, sample_period, flags, config1 and config2, with which PERF_ATTR_SIZE_VER1 ends
+_ATTRIBUTE = struct.Struct("<IIQQ16xQ8xQQ")
 _PINNED = 1 << 2
 _CLOSE_ON_EXEC = 1 << 3
 _SET_PERIOD = 0x40082404  # PERF_EVENT_IOC_PERIOD
@@ -35,21 +37,19 @@ CYCLES = Event("cycles", 0, 0)
 
 def open_event(event: Event, cpu: int, period: int, pid: int = -1, pinned: bool = False) -> int:
     """A descriptor of an event that overflows after every `period` on a CPU, or in a process on any (cpu -1)."""
-    attribute = bytearray(_ATTRIBUTE_SIZE)
-    fields = ((0, 4, event.type), (4, 4, _ATTRIBUTE_SIZE), (8, 8, event.config), (16, 8, period))
-    for offset, size, value in (*fields, (40, 8, _PINNED if pinned else 0)):
-        attribute[offset : offset + size] = value.to_bytes(size, "little")
-    return _open(attribute, pid, cpu, f"an event of {event.name} on CPU {cpu} cannot be opened")
+    words = (event.config, period, _PINNED if pinned else 0, 0, 0)
+    return _open(event.type, words, pid, cpu, f"an event of {event.name} on CPU {cpu} cannot be opened")
 
 
-def _open(attribute: bytearray, pid: int, cpu: int, what: str) -> int:
+def _open(kind: int, words: tuple[int, ...], pid: int, cpu: int, what: str) -> int:
     lib = libbpf()
     number = _PERF_EVENT_OPEN.get(os.uname().machine)
     if number is None:
         raise UnsupportedError(f"perf events are not known on {os.uname().machine}")
     ffi = lib.ffi
     arguments = [ffi.cast("long", value) for value in (pid, cpu, -1, _CLOSE_ON_EXEC)]
-    fd = lib.lib.syscall(number, ffi.from_buffer(attribute), *arguments)
+    attribute = ffi.from_buffer(_ATTRIBUTE.pack(kind, _ATTRIBUTE.size, *words))
+    fd = lib.lib.syscall(number, attribute, *arguments)
     if fd < 0:
         lib.fail(ffi.errno, what)
     return int(fd)
@@ -75,8 +75,6 @@ class Probe(NamedTuple):
     offset: int = 0
 
 
-_ADDRESS, _OFFSET = 56, 64  # of config1, the last field of the smallest attribute, and of config2
-_LARGER_ATTRIBUTE = 72  # PERF_ATTR_SIZE_VER1
 _ENABLE, _SET_PROGRAM = 0x2400, 0x40042408  # PERF_EVENT_IOC_ENABLE, PERF_EVENT_IOC_SET_BPF
 _SOURCES = Path("/sys/bus/event_source/devices")
 _COUNTER_BITS = 32
@@ -117,12 +115,9 @@ def open_probe(probe: Probe) -> int:
     """A descriptor of such an event, on all CPUs. No program runs there yet."""
     ffi = libbpf().ffi
     text = ffi.new("char[]", probe.text.encode())
-    attribute = bytearray(_LARGER_ATTRIBUTE)
     address = int(ffi.cast("uintptr_t", text)) if probe.text else 0
-    fields = ((0, 4, probe.type), (4, 4, len(attribute)), (8, 8, probe.config), (_ADDRESS, 8, address))
-    for offset, size, value in (*fields, (_OFFSET, 8, probe.offset)):
-        attribute[offset : offset + size] = value.to_bytes(size, "little")
-    return _open(attribute, -1, 0, f"program cannot be attached to {probe.name}")
+    words = (probe.config, 0, 0, address, probe.offset)
+    return _open(probe.type, words, -1, 0, f"program cannot be attached to {probe.name}")
 
 
 def run_at(probe: Probe, program: int) -> int:
@@ -137,11 +132,6 @@ def run_at(probe: Probe, program: int) -> int:
     return fd
 
 
-def open_clock(cpu: int, period_ns: int, pid: int = -1) -> int:
-    """A descriptor of a software clock that overflows every `period_ns` on a CPU, or in a process on any (cpu -1)."""
-    return open_event(CPU_CLOCK, cpu, period_ns, pid)
-
-
 class Ticks:
     """A clock on each CPU on which no program runs: all that comes of it is that a timer expires there."""
 
@@ -152,7 +142,7 @@ class Ticks:
     def start(self, cpu: int) -> None:
         """Anew where the kernel took the event away when the CPU went."""
         self._end(cpu)
-        self._fds[cpu] = open_clock(cpu, self._period_ns)
+        self._fds[cpu] = open_event(CPU_CLOCK, cpu, self._period_ns)
 
     def _end(self, cpu: int) -> None:
         if cpu in self._fds:

@@ -110,8 +110,12 @@ class Program:
         return self._keep(attach(self._handle), self.section)
 
     def attach_perf_event(self, fd: int) -> Link:
-        """Runs the program on each overflow of the perf event `fd`, which the link then owns."""
-        return self._keep(self._lib.bpf_program__attach_perf_event(self._handle, fd), f"perf_event/{fd}")
+        """Runs the program on each overflow of the perf event `fd`, which the link owns, or is closed if it cannot."""
+        try:
+            return self._keep(self._lib.bpf_program__attach_perf_event(self._handle, fd), f"perf_event/{fd}")
+        except WptraceError:
+            os.close(fd)
+            raise
 
     def attach_cpu(self, cpu: int) -> Link:
         """Attaches to the event of `run_on` on one CPU; anew where the kernel took it away when the CPU went."""
@@ -123,11 +127,7 @@ class Program:
             old.close()
             self.links.remove(old)
         fd = perf.open_event(event, cpu, period, pinned=True)
-        try:
-            link = self.attach_perf_event(fd)
-        except WptraceError:
-            os.close(fd)
-            raise
+        link = self.attach_perf_event(fd)
         self._on_cpus[cpu] = (fd, link)
         return link
 
@@ -137,11 +137,7 @@ class Program:
             fd = perf.open_probe(perf.file_probe(self.section, place, self._on_return))
         finally:
             os.close(place.fd)
-        try:
-            return self.attach_perf_event(fd)
-        except WptraceError:
-            os.close(fd)
-            raise
+        return self.attach_perf_event(fd)
 
     def set_period(self, cpu: int, period: int) -> None:
         """Set the period of the event on a CPU to which the program is attached."""
