@@ -15,6 +15,10 @@ from wptrace.errors import UsageError
 from wptrace.kernel import elf, files
 
 _OBJECT, _FUNCTION, _OF_THREAD, _CHOSEN_LATE = 1, 2, 6, 10  # STT_OBJECT, STT_FUNC, STT_TLS, STT_GNU_IFUNC
+_WRONG = {
+    _CHOSEN_LATE: "{name} of {path} has several versions, one of which the program chooses (IFUNC)",
+    _OF_THREAD: "each thread has a variable {name} of its own in {path}",
+}
 _PROGRAM, _LIBRARY = 2, 3  # ET_EXEC, ET_DYN
 _MACHINES = {"x86_64": 62, "aarch64": 183}
 _MAGIC = b"\x7fELF"
@@ -100,48 +104,35 @@ class Binary:
 
     def function(self, name: str) -> Spot:
         """The entry of a function; raises UsageError where it has none that can be probed."""
-        found = elf.symbols(self.fd)
-        if found is None:
-            raise UnknownNameError(f"{self.path} has no names of functions: it is stripped")
-        wanted = name.encode() + b"\0"
-        places, late = set(), False
-        for symbol in found.table:
-            is_function = symbol.section and symbol.type in (_FUNCTION, _CHOSEN_LATE)
-            if is_function and found.names.startswith(wanted, symbol.name):
-                places.add(symbol.value)
-                late = late or symbol.type == _CHOSEN_LATE
-        if not places:
-            why = "" if found.full else ": it is stripped of all names but those that others call"
-            raise UnknownNameError(f"{self.path} has no function {name}{why}")
-        if late:
-            raise UsageError(f"{name} of {self.path} has several versions, one of which the program chooses (IFUNC)")
-        if len(places) > 1:
-            raise UsageError(f"{self.path} has {len(places)} functions {name}")
-        (address,) = places
+        address, _ = self._only(elf.symbols(self.fd), "function", name, _FUNCTION, _CHOSEN_LATE)
         return self.spot(address, name)
 
     def variable(self, name: str) -> Variable:
         """Raises UsageError where it has none, or one that each thread has."""
         found = elf.symbols(self.fd)
-        if found is None or not found.code:
-            raise UnknownNameError(f"{self.path} has no names of variables: it is stripped")
+        code = found.code if found else []
+        address, size = self._only(found if code else None, "variable", name, _OBJECT, _OF_THREAD)
+        # As the kernel finds `start_code`, whatever segment that is in.
+        begin = min(one.address for one in code)
+        return Variable(address - begin & (1 << 64) - 1, size)
+
+    def _only(self, found: elf.Symbols | None, what: str, name: str, kind: int, wrong: int) -> tuple[int, int]:
+        """The place and the size of what alone has this name."""
+        if found is None:
+            raise UnknownNameError(f"{self.path} has no names of {what}s: it is stripped")
         wanted = name.encode() + b"\0"
-        places = set()
+        places = {}
         for symbol in found.table:
-            if symbol.section and found.names.startswith(wanted, symbol.name):
-                if symbol.type == _OF_THREAD:
-                    raise UsageError(f"each thread has a variable {name} of its own in {self.path}")
-                if symbol.type == _OBJECT:
-                    places.add((symbol.value, symbol.size))
+            if symbol.section and symbol.type in (kind, wrong) and found.names.startswith(wanted, symbol.name):
+                if symbol.type == wrong:
+                    raise UsageError(_WRONG[wrong].format(name=name, path=self.path))
+                places[symbol.value] = symbol.size
         if not places:
             why = "" if found.full else ": it is stripped of all names but those that others use"
-            raise UnknownNameError(f"{self.path} has no variable {name}{why}")
+            raise UnknownNameError(f"{self.path} has no {what} {name}{why}")
         if len(places) > 1:
-            raise UsageError(f"{self.path} has {len(places)} variables {name}")
-        ((address, size),) = places
-        # As the kernel finds `start_code`, whatever segment that is in.
-        code = min(one.address for one in found.code)
-        return Variable(address - code & (1 << 64) - 1, size)
+            raise UsageError(f"{self.path} has {len(places)} {what}s {name}")
+        return places.popitem()
 
     def spot(self, address: int, name: str, counter: int = 0) -> Spot:
         """The place of an address of code; `counter` is an address of data."""

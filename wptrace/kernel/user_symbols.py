@@ -10,18 +10,23 @@ process has ended, its path is followed, and taken only if it is the file that w
 from __future__ import annotations
 
 import os
+from array import array
+from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from wptrace.kernel import files
-from wptrace.kernel.elf_functions import Functions, functions
+from wptrace.kernel import elf, files
 from wptrace.kernel.symbols import UNKNOWN
 
 PROC = Path("/proc")
 
 # The memory that tables of all files may take together; those that were used last are kept.
 _LARGEST = 256 << 20
+_FUNCTIONS = (2, 10)  # STT_FUNC, STT_GNU_IFUNC
+_MOST_WITH_CODE = 8
+_LONGEST_NAME = 1 << 10
 _DELETED = " (deleted)"
 
 
@@ -127,3 +132,39 @@ def _table_of(fd: int) -> Functions | None:
     while len(_tables) > 1 and sum(table.bytes for table in _tables.values() if table) > _LARGEST:
         _tables.popitem(last=False)
     return _tables[key]
+
+
+class Functions:
+    """The functions of an ELF file by their place. Names are decoded when asked for: many may share a long one."""
+
+    def __init__(self, found: list[tuple[int, int, int]], names: bytes) -> None:
+        """Each with its start in the file, its size and the place of its name."""
+        found.sort()
+        self._starts = array("Q", [start for start, _, _ in found])
+        self._sizes = array("Q", [size for _, size, _ in found])
+        self._places = array("I", [place for _, _, place in found])
+        self._names = names
+        self.bytes = len(found) * 20 + len(names)
+
+    def name(self, offset: int) -> str:
+        place = bisect_right(self._starts, offset) - 1
+        # Written in assembler, some have no size.
+        if place < 0 or (self._sizes[place] and offset >= self._starts[place] + self._sizes[place]):
+            return ""
+        name = self._names[self._places[place] : self._places[place] + _LONGEST_NAME]
+        return name.split(b"\0", 1)[0].decode(errors="backslashreplace")
+
+
+def functions(fd: int) -> Functions | None:
+    """Return the functions of an open file; None if it is not an ELF file or has no symbols."""
+    found = elf.symbols(fd)
+    return None if found is None else Functions(list(_placed(found)), found.names)
+
+
+def _placed(symbols: elf.Symbols) -> Iterator[tuple[int, int, int]]:
+    shifts = [(one.address, one.address + one.size, one.offset - one.address) for one in symbols.code[:_MOST_WITH_CODE]]
+    for place, kind, section, value, size in symbols.table:
+        if kind in _FUNCTIONS and section:
+            shift = next((shift for low, high, shift in shifts if low <= value < high), None)
+            if shift is not None and 0 <= value + shift < 1 << 63:
+                yield value + shift, size, place

@@ -62,8 +62,7 @@ def test_functions_that_cannot_be_probed(tmp_path: Path) -> None:
     assert refused(path) == f"{path} has no function one"
     path = written(tmp_path, program(kind=11))
     assert (
-        refused(path, "three")
-        == f"{path} has no function three: it is stripped of all names but those that others call"
+        refused(path, "three") == f"{path} has no function three: it is stripped of all names but those that others use"
     )
     assert found(path, "two").offset == CODE + 0x40
 

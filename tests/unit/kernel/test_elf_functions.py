@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.kernel.damage import damaged
-from wptrace.kernel.elf_functions import Functions, functions
+from wptrace.kernel.user_symbols import Functions, functions
 
 ADDRESS = 0x400000
 # The offset of the segment in the file.

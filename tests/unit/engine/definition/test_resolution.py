@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from tests.unit.engine.definition import made_up
+from tests.unit.kernel.damage import written
 from tests.unit.kernel.test_elf_functions import ADDRESS, elf
-from tests.unit.kernel.test_sdt import CODE, CODE_AT, DATA, DATA_AT, note, written
+from tests.unit.kernel.test_sdt import CODE, CODE_AT, DATA, DATA_AT, note
 from tests.unit.kernel.test_sdt import program as with_probes
 from wptrace.engine.definition import reading
 from wptrace.engine.definition.check import check, lines
