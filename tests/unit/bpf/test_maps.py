@@ -134,28 +134,6 @@ def key(number: int) -> bytes:
     return struct.pack("<I", number)
 
 
-def test_a_hash_is_a_mapping(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = Kernel(HASH)
-    found = table(kernel, monkeypatch)
-    assert (found.name, found.type, found.fd, found.max_entries, found.per_cpu) == ("table", HASH, 7, 1000, False)
-    found[key(1)] = b"12345678"
-    found[key(2)] = b"abcdefgh"
-    assert found[key(1)] == b"12345678"
-    assert found.get(key(2)) == b"abcdefgh"
-    assert found.get(key(3)) is None
-    assert found.get(key(3), b"x") == b"x"
-    assert key(1) in found
-    assert key(3) not in found
-    assert list(found) == [key(1), key(2)]
-    del found[key(1)]
-    assert list(found.items()) == [(key(2), b"abcdefgh")]
-    with pytest.raises(KeyError):
-        found[key(1)]
-    with pytest.raises(KeyError):
-        del found[key(1)]
-    assert found.raw(key(1)) is None
-
-
 @pytest.mark.parametrize("kind", [PERCPU_HASH, PERCPU_ARRAY, LRU_PERCPU_HASH])
 @pytest.mark.parametrize("size", [1, 4, 8, 12])
 def test_per_cpu_values_are_lists(monkeypatch: pytest.MonkeyPatch, kind: int, size: int) -> None:
@@ -266,14 +244,6 @@ def test_refusals_are_errors_with_the_name_of_the_map(monkeypatch: pytest.Monkey
     with pytest.raises(LibbpfError, match="map table cannot be written: Cannot allocate memory") as caught:
         found[key(1)] = bytes(8)
     assert caught.value.errno == errno.ENOMEM
-
-
-def test_an_array_ends_where_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = Kernel(ARRAY, entries=4)
-    found = table(kernel, monkeypatch)
-    kernel.error = errno.E2BIG
-    with pytest.raises(UsageError, match="it ends at 3"):
-        found[key(4)] = bytes(8)
 
 
 def test_a_map_does_not_exist_before_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
