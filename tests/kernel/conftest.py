@@ -16,7 +16,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from tests.kernel.disks import Disk, loop_device, null_device
-from tests.kernel.loads import hierarchy
+from tests.kernel.loads import hierarchy, mounted
 from tests.kernel.modules import Module, inserted
 from tests.kernel.trace import BlamelessError, KernelSkippedError, commands, object_path, skipped
 from tests.kernel.window import Running, Shared
@@ -157,6 +157,11 @@ def _needs_root() -> None:
         pytest.fail("these tests load BPF programs: run them as root")
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("icount") and not GUEST:
+        pytest.fail("this test needs a guest with --icount: tests/run.py starts it")
+
+
 @pytest.fixture
 def loop(tmp_path: Path) -> Iterator[Disk]:
     with loop_device(tmp_path / "disk.img") as disk:
@@ -190,6 +195,16 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Disk]]:
     else:
         with loop_device(tmp_path_factory.mktemp("disk") / "disk.img") as loop:
             yield [loop]
+
+
+@pytest.fixture(scope="module")
+def folders(disks: dict[str, Disk], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    """The mount points of the disks of a module that has them by what is on them: a file system, or nothing (raw)."""
+    top = tmp_path_factory.mktemp("mounted")
+    with ExitStack() as stack:
+        yield {
+            kind: stack.enter_context(mounted(disk, kind, top / kind)) for kind, disk in disks.items() if kind != "raw"
+        }
 
 
 @pytest.fixture

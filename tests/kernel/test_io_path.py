@@ -47,6 +47,16 @@ def sums_up(line: Line) -> None:
     assert sum(line["stages"].values()) == line["total_ns"], line
 
 
+def of_one_block(one: Line) -> None:
+    """Check an operation of fio on a device."""
+    sums_up(one)
+    assert one["requests"] == 1
+    assert one["path"] == f"/dev/{one['dev']}"
+    assert (one["length"], one["result"], one["bytes"], one["error"]) == (4096, 4096, 4096, 0)
+    assert one["offset"] == one["sector"] * 512
+    assert one["comm"] == "fio"
+
+
 def complete(found: dict[str, Line]) -> None:
     """The stages of a group add up to its total, and each operation is in all of them."""
     assert {row["count"] for row in found.values()} == {found["total"]["count"]}
@@ -79,12 +89,7 @@ def test_raw_direct_reads_and_writes(disks: list[Disk]) -> None:
     # Each request belongs to an operation, which reports it.
     assert trace.requests == []
     for one in trace.operations:
-        sums_up(one)
-        assert one["requests"] == 1
-        assert one["path"] == f"/dev/{one['dev']}"
-        assert (one["length"], one["result"], one["bytes"], one["error"]) == (4096, 4096, 4096, 0)
-        assert one["offset"] == one["sector"] * 512
-        assert one["comm"] == "fio"
+        of_one_block(one)
         assert one["rwbs"].startswith("R" if one["op"] == "read" else "W")
         assert one["cpus"]["submit"] is not None
         assert one["cpus"]["wake"] is not None

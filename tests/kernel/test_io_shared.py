@@ -14,7 +14,6 @@ import pytest
 
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, frozen, loop_device, read_direct, total
-from tests.kernel.loads import mounted
 from tests.kernel.test_io_path import PARTITION, READS, cgroup, complete, in_cgroup, settle, sums_up
 from tests.kernel.trace import count, lossless, rows
 from tests.kernel.window import Running
@@ -33,16 +32,6 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Disk]]
         else:
             top = tmp_path_factory.mktemp("disks")
             yield {what: stack.enter_context(loop_device(top / what)) for what in ("ext4", "raw")}
-
-
-@pytest.fixture(scope="module")
-def folders(disks: dict[str, Disk], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
-    """The mount point of each file system."""
-    top = tmp_path_factory.mktemp("mounted")
-    with ExitStack() as stack:
-        yield {
-            kind: stack.enter_context(mounted(disk, kind, top / kind)) for kind, disk in disks.items() if kind != "raw"
-        }
 
 
 @pytest.fixture(scope="module")

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, fio_jobs, null_device, setting, total
 from tests.kernel.loads import HOG, direct_loop, hog, joined, limited, mounted, real_time, scsi_device
 from tests.kernel.modules import inserted
 from tests.kernel.stacks import delayed
+from tests.kernel.test_io_path import PARTITION
 from tests.kernel.trace import Line, Lines, Trace, count, findings, lossless, wait_until
 from tests.kernel.window import Running, path_of
 from wptrace.flows.io.kinds import SPARSE
@@ -31,7 +31,6 @@ from wptrace.flows.io.wait_reasons import BY_NAME
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.model.distribution import bounds, index
 
-PARTITION = ("fs", "throttle", "queue", "driver", "device", "complete", "wakeup", "return")
 MS = 1_000_000
 # The time that code may take in a stage without a wait.
 CODE_NS = MS // 2
@@ -40,12 +39,6 @@ CODE_NS = MS // 2
 ACCUSING = {"behind", "ran", "irq_off", "neighbour"}
 
 pytestmark = [pytest.mark.icount]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _needs_guest() -> None:
-    if not GUEST:
-        pytest.fail("these tests need a guest with --icount: tests/run.py starts it")
 
 
 SCHEDULERS = {"none": "null_blk", "mq-deadline": "mq-deadline", "kyber": "kyber-iosched", "bfq": "bfq"}

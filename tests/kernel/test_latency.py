@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.conftest import GUEST
 from tests.kernel.disks import fio, null_device
 from tests.kernel.trace import PATIENCE, BlockTrace, Trace, count
 from wptrace.model.distribution import bounds, index
@@ -16,12 +15,6 @@ from wptrace.model.distribution import bounds, index
 LATENCY_NS = 5_000_000
 
 pytestmark = [pytest.mark.icount]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _needs_guest() -> None:
-    if not GUEST:
-        pytest.fail("these tests need a guest with --icount, as tests/run.py starts")
 
 
 # On one kernel, each way to take times and each engine is tested on all of them.

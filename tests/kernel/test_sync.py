@@ -59,14 +59,6 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Disk]]
 
 
 @pytest.fixture(scope="module")
-def folders(disks: dict[str, Disk], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
-    """The mount point of each file system."""
-    top = tmp_path_factory.mktemp("mounted")
-    with ExitStack() as stack:
-        yield {kind: stack.enter_context(mounted(disk, kind, top / kind)) for kind, disk in disks.items()}
-
-
-@pytest.fixture(scope="module")
 def flow(path_flow: Running, disks: dict[str, Disk], folders: dict[str, Path]) -> Running:
     """The trace of all modules, aimed at all disks of this one."""
     return path_flow.aim(*disks.values())

@@ -217,23 +217,16 @@ def test_no_field_can_go_without_notice(line: Line) -> None:
         assert not VALIDATOR.is_valid(without(line, path)), path
 
 
-def without(line: Line, path: tuple[Any, ...]) -> Line:
-    """Return a copy that lacks a field."""
+def without(line: Line, path: tuple[Any, ...], added: bool = False) -> Line:
+    """Return a copy that lacks a field, or has one more next to it."""
     found: Line = json.loads(json.dumps(line))
     at: Any = found
     for step in path[:-1]:
         at = at[step]
-    del at[path[-1]]
-    return found
-
-
-def with_a_field_added(line: Line, path: tuple[Any, ...]) -> Line:
-    """Return a copy with one more field next to this one."""
-    found: Line = json.loads(json.dumps(line))
-    at: Any = found
-    for step in path[:-1]:
-        at = at[step]
-    at["added"] = 1
+    if added:
+        at["added"] = 1
+    else:
+        del at[path[-1]]
     return found
 
 
@@ -330,7 +323,7 @@ def test_a_field_that_the_schema_does_not_have_is_found() -> None:
     for line in (line for line in LINES if line["kind"] in ("operation", "doctor")):
         for path in fields(line):
             if isinstance(path[-1], str):
-                assert list(unknown(with_a_field_added(line, path))) == [(*path[:-1], "added")]
+                assert list(unknown(without(line, path, added=True))) == [(*path[:-1], "added")]
 
 
 def test_the_causes_that_cost_a_request_come_first() -> None:
