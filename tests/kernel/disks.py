@@ -119,6 +119,17 @@ def unmount(folder: Path) -> None:
 
 
 @contextmanager
+def mounting(point: Path, *words: str) -> Iterator[Path]:
+    """Mount something at a folder."""
+    point.mkdir(exist_ok=True)
+    run("mount", *words, str(point))
+    try:
+        yield point
+    finally:
+        unmount(point)
+
+
+@contextmanager
 def scsi_debug(**settings: int) -> Iterator[Disk]:
     """A disk of scsi_debug, with its module parameters."""
     before = {path.name for path in Path("/sys/block").iterdir()}

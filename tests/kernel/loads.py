@@ -9,11 +9,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.kernel.disks import Disk, loop_on, run, setting, unmount
+from tests.kernel.disks import Disk, loop_on, mounting, run, setting, unmount
 from tests.kernel.patience import said
 from tests.kernel.trace import PATIENCE, wait_until
 
@@ -82,15 +82,9 @@ def mounted(disk: Disk, kind: str, folder: Path, made_with: str = "", options: s
 # --- Limits -----------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def hierarchy(folder: Path) -> Iterator[Path]:
+def hierarchy(folder: Path) -> AbstractContextManager[Path]:
     """Cgroups v2, mounted. A trace only knows names of cgroups that were mounted when it started."""
-    folder.mkdir()
-    run("mount", "-t", "cgroup2", "cgroup2", str(folder))
-    try:
-        yield folder
-    finally:
-        unmount(folder)
+    return mounting(folder, "-t", "cgroup2", "cgroup2")
 
 
 @contextmanager

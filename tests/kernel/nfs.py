@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.kernel.disks import unmount
+from tests.kernel.disks import mounting
 
 _SERVER, _CACHES = Path("/proc/fs/nfsd"), Path("/proc/net/rpc")
 _CLIENT = "wptest"
@@ -65,11 +65,8 @@ def mounted(folder: Path, at: Path) -> Iterator[None]:
         (_SERVER / name).write_text(f"{text}\n")
     try:
         options = "addr=127.0.0.1,clientaddr=127.0.0.1,vers=4.2,proto=tcp"
-        subprocess.run(["mount", "-i", "-t", "nfs4", "-o", options, "127.0.0.1:/", str(at)], check=True)
-        try:
+        with mounting(at, "-i", "-t", "nfs4", "-o", options, "127.0.0.1:/"):
             yield
-        finally:
-            unmount(at)
     finally:
         (_SERVER / "threads").write_text("0\n")
 

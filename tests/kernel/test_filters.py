@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.kernel.conftest import GUEST
-from tests.kernel.disks import unmount
+from tests.kernel.disks import mounting
 from tests.kernel.patience import joined, reaped
 from tests.kernel.trace import object_path
 from wptrace.bpf.object import BpfObject
@@ -98,25 +97,12 @@ def tracer(loaded: BpfObject) -> Tracer:
     return made
 
 
-@contextmanager
-def mounted(point: Path, kind: str, *options: str) -> Iterator[Path]:
-    point.mkdir(exist_ok=True)
-    done = subprocess.run(["mount", "-t", kind, *options, kind, str(point)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    try:
-        yield point
-    finally:
-        unmount(point)
+def mounted(point: Path, kind: str, *options: str) -> AbstractContextManager[Path]:
+    return mounting(point, "-t", kind, *options, kind)
 
 
-@contextmanager
-def bound(source: Path, point: Path) -> Iterator[Path]:
-    point.mkdir()
-    subprocess.run(["mount", "--bind", str(source), str(point)], check=True)
-    try:
-        yield point
-    finally:
-        unmount(point)
+def bound(source: Path, point: Path) -> AbstractContextManager[Path]:
+    return mounting(point, "--bind", str(source))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import pytest
 
 from tests.kernel import fuse
 from tests.kernel.conftest import GUEST
-from tests.kernel.disks import Disk, fio, read_direct, total, unmount
+from tests.kernel.disks import Disk, fio, mounting, read_direct, total, unmount
 from tests.kernel.loads import mounted
 from tests.kernel.patience import said
 from tests.kernel.test_async import observes
@@ -37,17 +37,11 @@ def watched() -> bool:
     return bool(GUEST) and Path("/sys/kernel/btf/ext4").exists()
 
 
-@contextmanager
-def overlay(*lower: Path, upper: Path, folder: Path) -> Iterator[Path]:
+def overlay(*lower: Path, upper: Path, folder: Path) -> AbstractContextManager[Path]:
     (upper / "data").mkdir(exist_ok=True)
     (upper / "work").mkdir(exist_ok=True)
-    folder.mkdir()
     layers = f"lowerdir={':'.join(map(str, lower))},upperdir={upper / 'data'},workdir={upper / 'work'}"
-    subprocess.run(["mount", "-t", "overlay", "overlay", "-o", layers, str(folder)], check=True)
-    try:
-        yield folder
-    finally:
-        unmount(folder)
+    return mounting(folder, "-t", "overlay", "overlay", "-o", layers)
 
 
 def reported(trace: Lines, path: Path) -> list[Line]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.disks import Disk, fio, fio_jobs, frozen, unmount
+from tests.kernel.disks import Disk, fio, fio_jobs, frozen, mounting
 from tests.kernel.flows import running_flow
 from tests.kernel.loads import direct_loop, mounted
 from tests.kernel.stacks import delay, delayed
@@ -305,10 +305,8 @@ def test_a_dump_that_cannot_be_written_harms_nothing(disk: Disk, tmp_path: Path)
 @pytest.mark.one_kernel
 def test_a_full_disk_leaves_nothing_and_the_next_dump_has_room(disk: Disk, tmp_path: Path) -> None:
     folder = tmp_path / "dumps"
-    folder.mkdir()
     # Half of what a thousand records of 30 bytes need with their names.
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", folder], check=True)
-    try:
+    with mounting(folder, "-t", "tmpfs", "-o", "size=16k", "tmpfs"):
         with Asked(folder, f"--dev={disk.name}") as trace:
             fio(disk.path, rw="randread", number_ios=1000)
             trace.process.send_signal(signal.SIGUSR2)
@@ -320,8 +318,6 @@ def test_a_full_disk_leaves_nothing_and_the_next_dump_has_room(disk: Disk, tmp_p
             trace.process.send_signal(signal.SIGUSR2)
             wait_until(lambda: "the recorder is in" in trace._complaint, "the second dump")
         assert len(of(trace.dumped, "operation")) == 1050
-    finally:
-        unmount(folder)
 
 
 @pytest.mark.one_kernel
