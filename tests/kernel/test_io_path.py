@@ -101,9 +101,9 @@ def test_raw_direct_reads_and_writes(disks: list[Disk]) -> None:
 
 
 @pytest.mark.parametrize("options", [pytest.param((), marks=pytest.mark.one_kernel), ("--by=process",)], ids=str)
-def test_sums_without_options_are_exact(disks: list[Disk], options: tuple[str, ...]) -> None:
+def test_sums_without_options_are_exact(disk: Disk, options: tuple[str, ...]) -> None:
     """Without records there are only sums, of direct I/O and of page-cache hits."""
-    disk, hits, block = disks[0], 300, 1 << 20
+    hits, block = 300, 1 << 20
     fd = os.open(disk.path, os.O_RDONLY)
     try:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -154,10 +154,10 @@ def test_readahead_without_options_is_waited_for_by_nobody() -> None:
 
 
 @pytest.mark.one_kernel
-def test_stories_of_hostile_names(disks: list[Disk], tmp_path: Path) -> None:
+def test_stories_of_hostile_names(disk: Disk, tmp_path: Path) -> None:
     """Escape codes, newlines and invalid UTF-8 never reach the terminal and never break a line."""
     names = [b"\x1b[31mred", b"two\nlines", b"\xff\xfe", "\u202egnp".encode(), b"x" * 200]
-    with mounted(disks[0], "ext4", tmp_path / "fs") as folder:
+    with mounted(disk, "ext4", tmp_path / "fs") as folder:
         for name in names:
             (Path(os.fsdecode(os.fsencode(folder) + b"/" + name))).write_bytes(b"z" * 4096)
         gone = folder / "gone"
@@ -173,10 +173,10 @@ def test_stories_of_hostile_names(disks: list[Disk], tmp_path: Path) -> None:
             "        if name == b'gone': os.unlink(path)\n"
             "        os.pread(fd, 4096, 0)\n"
         )
-        with Trace("--each", f"--dev={disks[0].name}") as trace:
+        with Trace("--each", f"--dev={disk.name}") as trace:
             subprocess.run([sys.executable, "-c", reader, str(folder)], check=True)
         text = subprocess.Popen(
-            [sys.executable, "-m", "wptrace", "io", "--level=path", "--each", f"--dev={disks[0].name}"],
+            [sys.executable, "-m", "wptrace", "io", "--level=path", "--each", f"--dev={disk.name}"],
             stdout=subprocess.PIPE,
             cwd=ROOT,
         )
@@ -195,13 +195,13 @@ def test_stories_of_hostile_names(disks: list[Disk], tmp_path: Path) -> None:
 
 
 @pytest.mark.one_kernel
-def test_a_long_path_keeps_its_end(disks: list[Disk], tmp_path: Path) -> None:
-    with mounted(disks[0], "ext4", tmp_path / "fs") as folder:
+def test_a_long_path_keeps_its_end(disk: Disk, tmp_path: Path) -> None:
+    with mounted(disk, "ext4", tmp_path / "fs") as folder:
         deep = folder.joinpath(*["directory-of-a-long-name"] * 20)
         deep.mkdir(parents=True)
         (deep / "leaf").write_bytes(b"z" * 4096)
         settle()
-        with Trace("--each", f"--dev={disks[0].name}") as trace:
+        with Trace("--each", f"--dev={disk.name}") as trace:
             fio(str(deep / "leaf"), number_ios=1, size="4k", direct=1)
     (one,) = [one for one in trace.operations if one["comm"] == "fio" and one["op"] == "read" and one["requests"]]
     assert one["path"].startswith(".../")
@@ -209,9 +209,9 @@ def test_a_long_path_keeps_its_end(disks: list[Disk], tmp_path: Path) -> None:
 
 
 @pytest.mark.one_kernel
-def test_the_rate_of_stories_is_limited(disks: list[Disk]) -> None:
-    with Trace("--slow=1ns", "--limit=5", f"--dev={disks[0].name}") as trace:
-        job = fio(disks[0].path, number_ios=400)
+def test_the_rate_of_stories_is_limited(disk: Disk) -> None:
+    with Trace("--slow=1ns", "--limit=5", f"--dev={disk.name}") as trace:
+        job = fio(disk.path, number_ios=400)
     left_out = trace.summary["loss"]["rate_limited"]
     assert left_out > 0
     assert len(trace.operations) + left_out == total(job)
@@ -219,19 +219,19 @@ def test_the_rate_of_stories_is_limited(disks: list[Disk]) -> None:
 
 
 @pytest.mark.one_kernel
-def test_one_in_so_many_is_reported(disks: list[Disk]) -> None:
-    with Trace("--sample=1/10", f"--dev={disks[0].name}") as trace:
-        job = fio(disks[0].path, number_ios=400)
+def test_one_in_so_many_is_reported(disk: Disk) -> None:
+    with Trace("--sample=1/10", f"--dev={disk.name}") as trace:
+        job = fio(disk.path, number_ios=400)
     # There is a count for each CPU.
     cpus = os.cpu_count() or 1
     assert total(job) // 10 - cpus <= len(trace.operations) <= total(job) // 10
 
 
 @pytest.mark.one_kernel
-def test_a_full_ring_loses_stories_and_no_counts(disks: list[Disk]) -> None:
-    with Trace("--each", "--ring-size=4K", f"--dev={disks[0].name}") as trace:
+def test_a_full_ring_loses_stories_and_no_counts(disk: Disk) -> None:
+    with Trace("--each", "--ring-size=4K", f"--dev={disk.name}") as trace:
         trace.process.send_signal(signal.SIGSTOP)
-        job = fio(disks[0].path, number_ios=300)
+        job = fio(disk.path, number_ios=300)
         trace.process.send_signal(signal.SIGCONT)
     lost = trace.summary["loss"]["ring_full"]
     assert lost > 0
@@ -259,19 +259,16 @@ def _pair(disk: Disk, wanted: dict[str, Any], other: dict[str, Any], *filters: s
         ({"rw": "randread", "bs": "16k"}, {"rw": "randread", "bs": "4k"}, ["--op=read", "--size=16K"]),
     ],
 )
-def test_filters_of_operations(
-    disks: list[Disk], wanted: dict[str, Any], other: dict[str, Any], filters: list[str]
-) -> None:
-    trace = _pair(disks[0], wanted, other, *filters)
+def test_filters_of_operations(disk: Disk, wanted: dict[str, Any], other: dict[str, Any], filters: list[str]) -> None:
+    trace = _pair(disk, wanted, other, *filters)
     assert lossless(trace.summary), trace.summary["loss"]
     assert trace.summary["operations"]["finished"] == count(trace.summary, kind="operation") == 120
     # The filters hold at the block layer as well.
     assert count(trace.summary) == trace.summary["requests"]["started"] == 120
 
 
-def test_filters_of_the_command(disks: list[Disk], v2: Path, tmp_path: Path) -> None:
+def test_filters_of_the_command(disk: Disk, v2: Path, tmp_path: Path) -> None:
     """Filters by name, cgroup, directory, operation and size, all at once."""
-    disk = disks[0]
     with mounted(disk, "ext4", tmp_path / "fs") as folder, cgroup(v2) as group:
         for name in ("in/a", "out/b"):
             (folder / name).parent.mkdir()
@@ -296,8 +293,8 @@ def test_an_idle_device_has_no_operations_of_a_busy_one(tmp_path: Path) -> None:
     """The device of an operation is unknown until it has a request, or ends."""
     with ExitStack() as stack:
         idle, busy = (stack.enter_context(loop_device(tmp_path / name)) for name in ("idle", "busy"))
-        load = f"fio --name=j --direct=1 --filename={busy.path} --rw=randread --bs=4k --numjobs=4 --size=32M --loops=99"
-        process = subprocess.Popen(load.split(), stdout=subprocess.DEVNULL)
+        load = "fio --name=j --thread --direct=1 --rw=randread --bs=4k --numjobs=4 --size=32M --loops=99"
+        process = subprocess.Popen([*load.split(), f"--filename={busy.path}"], stdout=subprocess.DEVNULL)
         stack.callback(process.wait)
         stack.callback(process.kill)
         wait_until(lambda: busy.counted()["read"], "the load")
@@ -338,14 +335,14 @@ def in_cgroup(group: Path, command: str) -> None:
 
 
 @pytest.mark.one_kernel
-def test_filters_change_while_it_runs(disks: list[Disk]) -> None:
-    with running_flow(PathFlow(Options((disks[0].path,), filter=Filter(op="read")))) as flow:
+def test_filters_change_while_it_runs(disk: Disk) -> None:
+    with running_flow(PathFlow(Options((disk.path,), filter=Filter(op="read")))) as flow:
         flow.begin()
-        fio(disks[0].path, rw="randrw", number_ios=60)
+        fio(disk.path, rw="randrw", number_ios=60)
         first = flow.snapshot()
         flow.retarget(Filter(op="write", size=(8192, None)))
-        fio(disks[0].path, rw="randwrite", number_ios=30)
-        fio(disks[0].path, rw="randwrite", bs="8k", number_ios=40)
+        fio(disk.path, rw="randwrite", number_ios=30)
+        fio(disk.path, rw="randwrite", bs="8k", number_ios=40)
         flow.stop()
         second = flow.snapshot()
     assert {group.label("op") for group in first.cells} == {"read"}
@@ -372,11 +369,11 @@ def test_without_a_device_all_are_traced() -> None:
 
 
 @pytest.mark.one_kernel
-def test_sigusr1_lists_what_is_in_flight(disks: list[Disk]) -> None:
-    with Trace(f"--dev={disks[0].name}") as trace:
+def test_sigusr1_lists_what_is_in_flight(disk: Disk) -> None:
+    with Trace(f"--dev={disk.name}") as trace:
         trace.process.send_signal(signal.SIGUSR1)
         wait_until(lambda: '"kind":"in_flight"' in trace.written(), "the list")
-        fio(disks[0].path, number_ios=50)
+        fio(disk.path, number_ios=50)
     assert count(trace.summary, kind="operation") == 50
 
 
@@ -392,9 +389,9 @@ def _call_of_32_bits(number: int, first: int, second: int) -> int:
 
 @pytest.mark.one_kernel
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="it has instructions of x86")
-def test_calls_of_32_bit_programs_have_other_numbers(path_flow: Running, disks: list[Disk]) -> None:
+def test_calls_of_32_bit_programs_have_other_numbers(path_flow: Running, disk: Disk) -> None:
     """Their lseek has the number of readv, which matters where operations are found by system calls."""
-    lseek, disk = 19, disks[0]
+    lseek = 19
     fd = os.open(disk.path, os.O_RDONLY)
     os.pread(fd, 4096, 0)
     with path_flow.aim(disk).window(Filter(pid=os.getpid())) as trace:
