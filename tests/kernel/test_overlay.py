@@ -233,7 +233,7 @@ def test_what_the_page_cache_serves_of_an_overlay_is_a_hit(path_flow: Running, d
 _INSIDE = """
 import json, os, sys
 from pathlib import Path
-from tests.kernel.test_io_path import read_direct
+from tests.kernel.disks import read_direct
 from tests.kernel.trace import Trace
 
 reader, writer = os.pipe()
