@@ -22,8 +22,7 @@ from wptrace.engine.recorder_size import RecorderSize
 from wptrace.errors import UsageError
 from wptrace.flows.io.hooks import OPERATIONS, SWITCH, THROTTLE
 from wptrace.flows.io.options import BY, Options
-from wptrace.flows.io.path import PathFlow
-from wptrace.flows.io.request import RequestFlow
+from wptrace.flows.io.path import PathFlow, RequestFlow
 from wptrace.flows.stacks import Options as StacksOptions
 from wptrace.flows.stacks import StacksFlow
 from wptrace.kernel import blockdev, memory
