@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from wptrace.analysis import waits
 from wptrace.engine import devices, gone_cgroups
 from wptrace.engine.hooks import END, START, Hook, Way, probe
-from wptrace.flows.io import drivers
 from wptrace.flows.io import operations as io_operations
 from wptrace.flows.io.kinds import CONTROLLERS, INTERFERENCES, REQUEST_KINDS, REQUEST_STAGES, WRITEBACK_STAGES
 from wptrace.flows.io.operations import BY_CALL, BY_FUNCTION, KNOWN, KNOWN_SYNCS, MODULES, SYNCS_BY_FUNCTION
@@ -47,6 +47,53 @@ OPERATIONS = (*ENDING, SWITCH, "dirty_limit", FROZEN, THROTTLE, *(f"wait.{functi
 _OPTIONAL = {*INTERFERENCES, *CONTROLLERS, *WRITEBACK_STAGES, "layers"}
 TICK_NS = 1_000_000
 _NO_LAYERS = "stacked devices have no rows, and what their workers send belongs to these"
+
+
+class _Driver(NamedTuple):
+    """A driver with hooks of its own (bpf_src/block/path/drivers.h)."""
+
+    name: str
+    module: str
+    prefixes: tuple[str, ...]
+    """The prefix of the names of its disks."""
+    disks: str
+    """The disks in words."""
+    programs: Mapping[str, tuple[str, ...]]
+    """Programs by point, best first."""
+
+
+_DRIVERS = (
+    _Driver("nvme", "nvme_core", ("nvme",), "nvme", {"D": ("nvme_setup_raw_tp",), "S": ("nvme_seen_raw_tp",)}),
+    _Driver("scsi", "scsi_mod", ("sd", "sr"), "scsi disks", {"H": ("scsi_start_raw_tp",), "S": ("scsi_seen_raw_tp",)}),
+    _Driver("virtio-blk", "virtio_blk", ("vd",), "virtio-blk", {"H": ("virtblk_add_fentry", "virtblk_add_kprobe")}),
+)
+# The points: a description, the stage that begins or ends there, and the fallback without a hook.
+_POINTS = {
+    "D": ("set up by", "driver", "queue"),
+    "H": ("handed over by", "driver", "device"),
+    "S": ("completion seen by", "complete", "device"),
+}
+_DRIVER_MODULES = {one.module for one in _DRIVERS}
+_SEEING = {one.module: one.name for one in _DRIVERS if "S" in one.programs}
+
+
+def of_drivers(point: str) -> tuple[Hook, ...]:
+    """Return the hooks of all drivers for D, H or S."""
+    words, stage, whole = _POINTS[point]
+    return tuple(
+        Hook(
+            f"{one.module}.{point.lower()}",
+            f"{words} {one.name} ({point})",
+            one.programs[point],
+            (stage,),
+            f"{stage} is part of {whole} on {one.disks}",
+            required=False,
+            module=one.module,
+        )
+        for one in _DRIVERS
+        if point in one.programs
+    )
+
 
 SEEN_BY_OTHERS = "seen.others"
 _NO_HANDLERS, _NO_SOFTIRQS = "handlers are not timed", "softirqs are not timed"
@@ -209,7 +256,7 @@ HOOKS = (
         required=False,
         module="jbd2",
     ),
-    *drivers.hooks("S"),
+    *of_drivers("S"),
     Hook(
         SEEN_BY_OTHERS,
         "completion seen by other drivers (S)",
@@ -220,11 +267,11 @@ HOOKS = (
             Way(("hardirq_exit_raw_tp",), ("hardirq_entry_raw_tp",), HANDLER),
         ),
         ("complete",),
-        f"complete is part of device on disks that are neither {' nor '.join(drivers.SEEING.values())}",
+        f"complete is part of device on disks that are neither {' nor '.join(_SEEING.values())}",
         required=False,
     ),
-    *drivers.hooks("H"),
-    *drivers.hooks("D"),
+    *of_drivers("H"),
+    *of_drivers("D"),
     probe(
         "request.issue", "issue of a request (D, on nvme H)", "issue", ("queue", "device"), "queue is part of device"
     ),
@@ -338,8 +385,13 @@ def of_requests() -> tuple[Hook, ...]:
 def needed(hooks: Iterable[Hook], disks: Collection[str] | None, wanted: Collection[str]) -> tuple[Hook, ...]:
     """Hooks of stages that always exist or are wanted, and of drivers of disks in use (None: all drivers)."""
     unused = _OPTIONAL - set(wanted)
-    there = None if disks is None else set(map(drivers.module_of, disks))
+    there = None if disks is None else set(map(_module_of, disks))
     return tuple(hook for hook in hooks if not set(hook.serves) <= unused and _serves(hook, there))
+
+
+def _module_of(disk: str) -> str:
+    """The module of a disk's driver; empty if it has no hooks here."""
+    return next((one.module for one in _DRIVERS if disk.startswith(one.prefixes)), "")
 
 
 def _serves(hook: Hook, there: Collection[str] | None) -> bool:
@@ -347,5 +399,5 @@ def _serves(hook: Hook, there: Collection[str] | None) -> bool:
     if there is None:
         return True
     if hook.id == SEEN_BY_OTHERS:
-        return not drivers.SEEING.keys() >= set(there)
-    return hook.module not in drivers.MODULES or hook.module in there
+        return not _SEEING.keys() >= set(there)
+    return hook.module not in _DRIVER_MODULES or hook.module in there

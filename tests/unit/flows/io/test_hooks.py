@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from wptrace.flows.io import drivers
-from wptrace.flows.io.hooks import HOOKS, SEEN_BY_OTHERS, needed
+from wptrace.flows.io.hooks import HOOKS, SEEN_BY_OTHERS, needed, of_drivers
 
-EVERY = {hook.id for point in "DHS" for hook in drivers.hooks(point)}
+EVERY = {hook.id for point in "DHS" for hook in of_drivers(point)}
 NVME, SCSI, VIRTIO = {"nvme_core.d", "nvme_core.s"}, {"scsi_mod.h", "scsi_mod.s"}, {"virtio_blk.h"}
 
 
