@@ -55,32 +55,7 @@ UNSEEN_START = Cause(
 UNSEEN = Cause("unseen", "the kernel skipped the programs at both ends of a request: the disk has counted it")
 FOREIGN = Cause("foreign_record", "a record had another size than its ring's")
 
-COUNTED = (
-    OP_FULL,
-    BIO_FULL,
-    LAYER_FULL,
-    RING_FULL,
-    RATE_LIMITED,
-    NO_CELL,
-    UNMATCHED_START,
-    UNMATCHED_END,
-    UNSEEN_START,
-    OP_UNENDED,
-    UNENTERED,
-    DIRTY_FULL,
-    SUBMIT_FULL,
-    OWNER_FULL,
-    NEIGHBOUR_FULL,
-    SIGNAL_FULL,
-    CHILD_FULL,
-    SILENT,
-    WAIT_FULL,
-    UNRECORDED,
-    UNNAMED_FILE,
-    SLEEP_FULL,
-    STATEMENT_ORIGIN,
-)
-"""Causes counted by the programs."""
+_LOST = (OP_FULL, BIO_FULL, UNMATCHED_START, OP_UNENDED)
 NOTED = (
     RING_FULL,
     RATE_LIMITED,
@@ -99,14 +74,16 @@ NOTED = (
     UNNAMED_FILE,
     SLEEP_FULL,
     STATEMENT_ORIGIN,
+    DIRTY_FULL,
+    WAIT_FULL,
 )
 """Causes that cost neither an operation nor a request."""
-DUMPED = (OVERWRITTEN, TORN, EARLIER, UNNAMED)
-"""Causes of incomplete dumps of the recorder."""
+COUNTED = (*_LOST, *NOTED)
+"""Causes counted by the programs."""
 CAUSES = {
     cause.name: cause
     for cause in (
         *(*COUNTED, UNWATCHED, STALE, UNSEEN, MISTAKEN_STACK, RECURSION, SHED, FOREIGN, INCONSISTENT, EXITED),
-        *DUMPED,
+        *(OVERWRITTEN, TORN, EARLIER, UNNAMED),
     )
 }

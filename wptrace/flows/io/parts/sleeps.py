@@ -5,10 +5,8 @@ from __future__ import annotations
 
 from wptrace.bpf.object import BpfObject
 from wptrace.engine.devices import DeviceCells
-from wptrace.flows.io.causes import SLEEP_FULL
 from wptrace.flows.io.kinds import SLEEP
 from wptrace.flows.io.part import Part, Tracing
-from wptrace.model.book import Cause
 
 
 class Sleeps(Part):
@@ -19,6 +17,3 @@ class Sleeps(Part):
         obj = tracing.obj
         ops, stages = obj.enum("block_op"), obj.enum("sleep_stage")
         self.cells = {"sleep": DeviceCells(obj.maps["sleep_cells"], tracing.names, SLEEP, ops, stages, True)}
-
-    def noted(self, obj: BpfObject) -> dict[Cause, int]:
-        return {SLEEP_FULL: obj.bss.loss[obj.enum("path_cause").index(SLEEP_FULL.name)]}

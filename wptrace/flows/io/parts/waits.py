@@ -13,7 +13,6 @@ from wptrace.analysis.waits import ASLEEP, COUNT, LIMIT, MACHINE, NS, OWNED_WAIT
 from wptrace.bpf.object import BpfObject
 from wptrace.engine.cells import Cells
 from wptrace.engine.resolver import Loaded
-from wptrace.flows.io.causes import WAIT_FULL
 from wptrace.flows.io.hooks import BY_STACK, JOURNAL_WAITS, READS_STACKS, SWITCH
 from wptrace.flows.io.options import WAITS_NS
 from wptrace.flows.io.part import Distributions, Part, Tracing
@@ -233,8 +232,7 @@ class Waits(Part):
         return made + Counter({LIMIT: counts["limit"] * _PAGE, RATE: counts["rate"] * _PAGE, MACHINE: known[MACHINE]})
 
     def noted(self, obj: BpfObject) -> dict[Cause, int]:
-        full = obj.bss.loss[obj.enum("path_cause").index(WAIT_FULL.name)]
-        return {WAIT_FULL: full, MISTAKEN_STACK: obj.bss.mistaken_stacks}
+        return {MISTAKEN_STACK: obj.bss.mistaken_stacks}
 
     @property
     def lists(self) -> dict[str, list[dict[str, Any]]]:

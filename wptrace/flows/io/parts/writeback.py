@@ -7,10 +7,8 @@ import os
 
 from wptrace.bpf.object import BpfObject
 from wptrace.engine.devices import DeviceCells
-from wptrace.flows.io.causes import DIRTY_FULL
 from wptrace.flows.io.kinds import WRITEBACK, WRITEBACK_STAGES
 from wptrace.flows.io.part import Part, Tracing
-from wptrace.model.book import Cause
 
 # With the default vm.dirty_ratio at most this fraction of all pages is dirty; its table takes at most 28 MB.
 _SHARE = 4
@@ -34,9 +32,6 @@ class Writeback(Part):
         obj = tracing.obj
         cells, stages = obj.maps["writeback_cells"], obj.enum("writeback_stage")
         self.cells = {"writeback": DeviceCells(cells, tracing.names, WRITEBACK, ["write"], stages, True)}
-
-    def noted(self, obj: BpfObject) -> dict[Cause, int]:
-        return {DIRTY_FULL: obj.bss.loss[obj.enum("path_cause").index(DIRTY_FULL.name)]}
 
 
 def _frames() -> int:
