@@ -31,8 +31,8 @@ from wptrace.capture.records import HEADER
 from wptrace.capture.writer import About, CaptureOutput
 from wptrace.cli.main import main
 from wptrace.errors import UsageError, WptraceError
-from wptrace.flows.io.join import following
-from wptrace.flows.io.join.joined import JOINED, Sums
+from wptrace.flows.io import join as joining
+from wptrace.flows.io.joined import JOINED, Sums
 from wptrace.flows.io.records import RECORDS
 from wptrace.model.book import RING_FULL
 from wptrace.model.report import Event
@@ -225,7 +225,7 @@ def test_a_guest_that_asks_without_end_has_bounded_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """All requests are at offsets that the host never read."""
-    monkeypatch.setattr(following, "MOST", 64)
+    monkeypatch.setattr(joining, "MOST", 64)
     many = 5_000
     strange = write(obj, tmp_path / "many", GUEST, ({**guest(n), "sector": 1 << 40} for n in range(many)))
     tracemalloc.start()
@@ -342,7 +342,7 @@ def test_names_without_end_have_bounded_room(world: World, tmp_path: Path, forge
 
 
 def test_what_the_host_did_for_nobody_is_forgotten(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "MOST", 50)
+    monkeypatch.setattr(joining, "MOST", 50)
     again = [
         event._replace(fields={**event.fields, "image": {**event.fields["image"], "offset": 1 << 40}})
         for event in world.done

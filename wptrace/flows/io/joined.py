@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guest's operations joined with the host's requests: stages of both sides, rows, and the accuracy of the clocks."""
+"""A guest's operations joined with the host's requests: stages of both sides, rows, the accuracy of the clocks, and the
+other guests' share of the host's devices."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from bisect import bisect_left
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from wptrace.analysis.verdict import Case, judge
+from wptrace.analysis.neighbours import WAITED
+from wptrace.analysis.verdict import TIMED, Case, Rule, Rules, grew, inside, lost, tail
 from wptrace.correlation import guests
 from wptrace.correlation.clocks import Bound, Offset
 from wptrace.correlation.guests import (
@@ -30,13 +33,13 @@ from wptrace.correlation.guests import (
 from wptrace.correlation.kicks import Kick, Work
 from wptrace.engine.devices import LABELS
 from wptrace.errors import WptraceError
-from wptrace.flows.io.join.other_guests import OtherGuests
 from wptrace.flows.io.kinds import FIELDS, HIT, REQUEST, STAGES
+from wptrace.flows.io.rules import NEIGHBOUR_HAD, NEIGHBOUR_SHARE
 from wptrace.model import units
 from wptrace.model.book import Book, Cause
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, TOTAL, UNATTRIBUTED, Bounded, Group, Kind, Noun, Point, Stage
-from wptrace.model.report import BYTES, Event, Overhead, Report, Segment, arranged
+from wptrace.model.report import BYTES, Event, Finding, Overhead, Report, Segment, arranged
 
 _H, _S = STAGES["device"].start, STAGES["device"].end
 _BEGIN, _END = Point("h", "the host begins"), Point("e", "the host is done")
@@ -48,12 +51,10 @@ _UNKNOWN = Stage(
 
 
 def _host(stage: Stage) -> Stage:
-    return Stage(
-        HOST + stage.name,
-        stage.start,
-        stage.end,
-        f"on the host: {stage.description}",
-        f"on the host: {stage.meaning}",
+    return stage._replace(
+        name=HOST + stage.name,
+        description=f"on the host: {stage.description}",
+        meaning=f"on the host: {stage.meaning}",
         advice=f"on the host: {stage.advice}" if stage.advice else "",
         rare=True,
     )
@@ -159,8 +160,6 @@ CAUSES = (
 )
 
 _SECTOR = 512
-_SECOND = 1_000_000_000
-_MOST_INTERVALS = 600
 _LETTERS = {"R": "read", "W": "write"}
 _SENT = "FF"
 """A flush that the block layer sends to the device on behalf of others."""
@@ -209,13 +208,6 @@ class Sums:
         book = Book.read(self._count + sum(self.lost.values()), self._count, self.lost, self.noted, self._failed)
         rows = arranged(self._cells, (JOINED,))
         return Report(kind, ts_ns, duration_ns, {REQUESTS: book}, rows, self._counters, Overhead(0, 0, 0, 0, 0, 0))
-
-
-def finished(report: Report, clock: Mapping[str, Any], disks: Iterable[tuple[str, str]], others: OtherGuests) -> Report:
-    """A summary with its verdict, and the findings about clocks and disks."""
-    images = [{"dev": name, "image": image} for name, image in disks]
-    report = report._replace(lists={"clocks": [clock] if clock else [], "disks": images})
-    return report._replace(verdict=judge(Case(report, (JOINED,)), others.rules))
 
 
 def joined(ours: Event, theirs: Sequence[Event], how: str, offset: Offset, kick: Kick | None = None) -> Event:
@@ -380,3 +372,143 @@ def _host_fields(event: Event, how: str) -> dict[str, Any]:
         "end_ns": fields["clock"]["end_ns"],
         **({"sector": fields["sector"]} if "sector" in fields else {}),
     }
+
+
+# --- Other guests -----------------------------------------------------------------------------------------------------
+
+MOST_STAYS = 1 << 18
+"""The number of stays to keep of each other guest."""
+
+_ADVICE = (
+    "what the other guest may: io.max or io.weight of its hypervisor's cgroup, limits of its disks in the hypervisor,"
+    " and when it runs"
+)
+# Stages of a request before it is at the device, there, and after that.
+_DRIVER = _NAMES.index("driver")
+_BEFORE, _THERE, _AFTER = _NAMES[_NAMES.index("throttle") : _DRIVER], _NAMES[_DRIVER : _AT + 1], _NAMES[_AT + 1 :]
+
+
+class Stay(NamedTuple):
+    """A request at a device of the host, by the host's monotonic clock."""
+
+    dev: str
+    waits: int
+    """When it began to wait."""
+    begin: int
+    """When it was passed to the device."""
+    end: int
+
+    @property
+    def waited(self) -> int:
+        return self.end - self.waits
+
+
+def stay(event: Event) -> Stay | None:
+    """The stay of a hypervisor's request; None if no device was involved."""
+    there = sum(event.stages.get(name, 0) for name in _THERE)
+    if event.group.kind is HIT or not there:
+        return None
+    end = int(event.fields["clock"]["end_ns"]) - sum(event.stages.get(name, 0) for name in _AFTER)
+    begin = end - there
+    return Stay(str(event.group.label("dev")), begin - sum(event.stages.get(name, 0) for name in _BEFORE), begin, end)
+
+
+class _Busy:
+    """How long another guest had a device up to a moment; concurrent requests add up."""
+
+    def __init__(self, stays: Sequence[Stay]) -> None:
+        self._begins, self._begin_sums = _summed(one.begin for one in stays)
+        self._ends, self._ended = _summed(one.end for one in stays)
+
+    def between(self, begin: int, end: int) -> int:
+        return self._until(end) - self._until(begin)
+
+    def _until(self, at: int) -> int:
+        begun, ended = bisect_left(self._begins, at), bisect_left(self._ends, at)
+        return begun * at - self._begin_sums[begun] - (ended * at - self._ended[ended])
+
+
+def _summed(times: Iterable[int]) -> tuple[list[int], list[int]]:
+    """The times in order, with their running sums."""
+    ordered = sorted(times)
+    sums = [0]
+    for one in ordered:
+        sums.append(sums[-1] + one)
+    return ordered, sums
+
+
+class OtherGuests:
+    """The shares of this guest and of the others in the host's devices."""
+
+    def __init__(self, most: int = MOST_STAYS) -> None:
+        self._most = most
+        self._others: dict[str, deque[Stay]] = {}
+        self._waits: dict[tuple[str, str], list[Stay]] = defaultdict(list)
+        self._waited: Counter[tuple[str, str]] = Counter()
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._had: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        self._whole: Counter[str] = Counter()
+
+    def other(self, who: str, event: Event) -> None:
+        found = stay(event)
+        if found is not None:
+            self._others.setdefault(who, deque(maxlen=self._most)).append(found)
+
+    def wait(self, disk: str, total_ns: int, theirs: Sequence[Event]) -> None:
+        """Add a request of this guest, and its hypervisor's requests for it."""
+        self._whole[disk] += total_ns
+        for found in map(stay, theirs):
+            if found is not None:
+                self._waits[disk, found.dev].append(found)
+
+    @property
+    def waiting(self) -> int:
+        """How many waits are not added up yet."""
+        return sum(map(len, self._waits.values()))
+
+    def add_up(self) -> None:
+        """Add the other guests' time during the waits since the last call."""
+        if self._others and self._waits:
+            every = {
+                who: {dev: _Busy([one for one in stays if one.dev == dev]) for dev in {one.dev for one in stays}}
+                for who, stays in self._others.items()
+            }
+            own = {key: _Busy(stays) for key, stays in self._waits.items()}
+            for key, stays in self._waits.items():
+                had = self._had[key]
+                for one in stays:
+                    self._waited[key] += one.waited
+                    self._counts[key] += 1
+                    had[""] += sum(busy.between(one.waits, one.end) for (_, dev), busy in own.items() if dev == one.dev)
+                    for who, devices in every.items():
+                        if one.dev in devices:
+                            had[who] += devices[one.dev].between(one.waits, one.end)
+        self._waits.clear()
+
+    @property
+    def rules(self) -> Rules:
+        return Rules(TIMED.first, (grew, tail, inside, self._rule, lost), {**TIMED.advice, "neighbour": _ADVICE})
+
+    @property
+    def _rule(self) -> Rule:
+        def neighbour(case: Case) -> Finding | None:
+            """The guest that had most of the host's device while this one's requests waited for it."""
+            worst: tuple[float, Finding] | None = None
+            for key, had in self._had.items():
+                others = {who: ns for who, ns in had.items() if who}
+                who = max(others, key=others.__getitem__, default="")
+                whole, waited = self._whole[key[0]], self._waited[key]
+                if not who or not whole or not case.cells:
+                    continue
+                share, part = min(waited / whole, 1.0), others[who] / max(sum(had.values()), 1)
+                if share < NEIGHBOUR_SHARE or part < NEIGHBOUR_HAD:
+                    continue
+                figures = {"share": share, "had": part, "waited_ns": waited, "waits": self._counts[key]}
+                if worst is None or waited * part > worst[0]:
+                    worst = (
+                        waited * part,
+                        Finding("neighbour", figures, WAITED.group(key[1], f"{key[0]} of the guest"), who=who),
+                    )
+            return None if worst is None else worst[1]
+
+        return neighbour
