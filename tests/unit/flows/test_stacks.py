@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from wptrace.bpf.object import open_object
-from wptrace.engine import frames
-from wptrace.engine.frames import Frames
+from wptrace.flows import stacks
+from wptrace.flows.stacks import Frames
 from wptrace.kernel import privileges
 from wptrace.kernel.symbols import UNKNOWN
 from wptrace.model.stack import Stack
@@ -53,12 +53,12 @@ def address(name: str) -> int:
 
 
 def made(
-    monkeypatch: pytest.MonkeyPatch, stacks: dict[int, list[int]], more: dict[int, list[int]] | None = None
+    monkeypatch: pytest.MonkeyPatch, first: dict[int, list[int]], more: dict[int, list[int]] | None = None
 ) -> Frames:
-    monkeypatch.setattr(frames, "KernelSymbols", Symbols)
-    monkeypatch.setattr(frames, "ProcessSymbols", Symbols)
-    monkeypatch.setattr(frames, "name_of", lambda tgid: "living" if tgid == 44 else "")
-    maps = {"stacks": FakeMap(stacks), "more_stacks": FakeMap(more or {})}
+    monkeypatch.setattr(stacks, "KernelSymbols", Symbols)
+    monkeypatch.setattr(stacks, "ProcessSymbols", Symbols)
+    monkeypatch.setattr(stacks, "name_of", lambda tgid: "living" if tgid == 44 else "")
+    maps = {"stacks": FakeMap(first), "more_stacks": FakeMap(more or {})}
     return Frames(cast("BpfObject", SimpleNamespace(maps=maps, constants={"SECOND_CHANCE": SECOND_CHANCE})))
 
 
