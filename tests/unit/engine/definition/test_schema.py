@@ -10,7 +10,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from wptrace.engine.definition import keys, schema, shipped, source
+from tests.unit.engine.definition import schema
+from wptrace.engine.definition import keys, shipped, source
 
 _ROOT = Path(__file__).parents[4]
 _VALIDATOR = jsonschema.Draft202012Validator(schema.schema())
@@ -21,7 +22,7 @@ def _tables(text: str) -> dict[str, Any]:
 
 
 def test_the_file_is_what_the_keys_say() -> None:
-    command = "python -c 'from wptrace.engine.definition import schema; print(schema.text(), end=\"\")'"
+    command = "python -c 'from tests.unit.engine.definition import schema; print(schema.text(), end=\"\")'"
     assert (_ROOT / "docs" / "flow.schema.json").read_text() == schema.text(), f"{command} > docs/flow.schema.json"
 
 
