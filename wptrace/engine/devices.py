@@ -435,11 +435,10 @@ def check_file(file: mounts.Place, wanted: Sequence[blockdev.Extent], sys: Path 
     A device file is let through, and so is a file of a file system that may span devices (btrfs, an overlay) and has
     no device number.
     """
-    major, minor = file.dev >> blockdev.MINOR_BITS, file.dev & (1 << blockdev.MINOR_BITS) - 1
-    if not major or stat.S_ISBLK(file.mode):
+    if not file.dev >> blockdev.MINOR_BITS or stat.S_ISBLK(file.mode):
         return
     try:
-        name = blockdev.resolve(f"{major}:{minor}", sys)
+        name = blockdev.resolve(blockdev.maj_min(file.dev), sys)
         below = list(blockdev.requests_of(name, sys))
     except UsageError:
         return  # It has no requests, or is gone.

@@ -44,6 +44,10 @@ def kernel_dev(major: int, minor: int) -> int:
     return major << MINOR_BITS | minor
 
 
+def maj_min(dev: int) -> str:
+    return f"{dev >> MINOR_BITS}:{dev & (1 << MINOR_BITS) - 1}"
+
+
 def _read(path: Path) -> str | None:
     try:
         return path.read_text().strip()

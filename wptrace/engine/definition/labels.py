@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from wptrace.engine.definition import definition as spec
 from wptrace.engine.definition.resolved import Label
 from wptrace.kernel import tasks
+from wptrace.kernel.blockdev import maj_min
 from wptrace.model import kind as model
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Names:
             spec.CGROUP: lambda _, value: self._cgroups.of(value),
             spec.ENUM: lambda label, value: label.names.get(value & 0xFFFFFFFF, label.names.get(value, str(value))),
             spec.SYSCALL: lambda label, value: label.names.get(value, f"call {value}"),
-            spec.DEVICE: lambda _, value: _device(value),
+            spec.DEVICE: lambda _, value: maj_min(value),
             spec.ADDRESS: lambda _, value: ".".join(map(str, struct.pack("=I", value & 0xFFFFFFFF))),
             spec.CPU: lambda _, value: value,
         }
@@ -62,11 +63,6 @@ class Names:
     def _symbol(self, address: int) -> str:
         self._symbols.refresh()
         return self._symbols.resolve(address)
-
-
-def _device(number: int) -> str:
-    """A dev_t as the kernel stores it, with 20 bits for the minor number."""
-    return f"{number >> 20}:{number & 0xFFFFF}"
 
 
 def of_kind(label: Label) -> model.Label:

@@ -401,12 +401,11 @@ class Requests:
         )  # fmt: skip
         for record in records:
             flags = [name for place, name in enumerate(self._flags) if record[bits] >> place & 1]
-            number = record[dev]
             fields = {
                 "sector": record[sector],
                 "bytes": record[size],
                 "rwbs": rwbs(ops[record[op]], flags),
-                "maj_min": f"{number >> blockdev.MINOR_BITS}:{number & (1 << blockdev.MINOR_BITS) - 1}",
+                "maj_min": blockdev.maj_min(record[dev]),
                 "complete_cpu": record[cpu],
                 "error": to_errno(record[error]),
                 "clock": {"end_ns": record[end]},

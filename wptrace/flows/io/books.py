@@ -129,7 +129,7 @@ class StaleRequests:
 
     def _with_driver(self, dev: int) -> int | None:
         """The number of requests with the driver; None if the kernel does not count them."""
-        folder = self._sys / "dev" / "block" / f"{dev >> blockdev.MINOR_BITS}:{dev & (1 << blockdev.MINOR_BITS) - 1}"
+        folder = self._sys / "dev" / "block" / blockdev.maj_min(dev)
         try:
             if (folder / "queue" / "iostats").read_text().strip() != "1":
                 return None

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from wptrace.analysis.overlap import Span
 from wptrace.capture.records import Names, Raw
 from wptrace.flows.io.kinds import HIT, OPERATION, REQUEST, REQUEST_STAGES, SPARSE
-from wptrace.flows.io.records import Made, maj_min
+from wptrace.flows.io.records import Made
 from wptrace.flows.io.spans import OwnerNames
 from wptrace.kernel.blkstatus import to_errno
+from wptrace.kernel.blockdev import maj_min
 from wptrace.kernel.rwbs import rwbs
 from wptrace.model.kind import TEXTS, Group, Kind
 from wptrace.model.report import Event

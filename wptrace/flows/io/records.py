@@ -12,8 +12,8 @@ from wptrace.flows.io.kinds import HIT, OPERATION, REQUEST, SPARSE
 from wptrace.flows.io.request_events import Events
 from wptrace.flows.io.state import path
 from wptrace.flows.io.wait_reasons import SEVERAL, WaitStack
-from wptrace.kernel import blockdev
 from wptrace.kernel.blkstatus import to_errno
+from wptrace.kernel.blockdev import maj_min
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.kernel.rwbs import rwbs
@@ -446,10 +446,6 @@ def _interferences(obj: BpfObject | Described) -> list[str]:
         return obj.enum("interference_kind")
     except KeyError:
         return obj.enum("noise_stage")
-
-
-def maj_min(number: int) -> str:
-    return f"{number >> blockdev.MINOR_BITS}:{number & (1 << blockdev.MINOR_BITS) - 1}"
 
 
 # --- With --segments ------------------------------------------------------------------------------------------------
