@@ -23,6 +23,7 @@ from wptrace.engine.hooks import BOTH, END, START, Field, Hook, Way, probe
 from wptrace.engine.recorder_size import RecorderSize
 from wptrace.engine.resolver import Loaded, load
 from wptrace.engine.sampling import Sampling
+from wptrace.engine.tracepoints import argument
 from wptrace.flows.io import rules
 from wptrace.flows.io.kinds import FIELDS, REQUEST_EVENTS, STAGES
 from wptrace.flows.io.options import SAMPLE, SAVINGS
@@ -195,9 +196,8 @@ class BlockFlow(DeviceFlow):
 
     @staticmethod
     def configure(obj: BpfObject) -> None:
-        """BTF says which argument is the object: a wrong guess would read garbage without an error."""
-        obj.rodata.request_is_second = _is_second("block_rq_issue")
-        obj.rodata.bio_is_second = _is_second("block_getrq")
+        obj.rodata.request_is_second = argument("block_rq_issue", "request *") == 1
+        obj.rodata.bio_is_second = argument("block_getrq", "bio *") == 1
         obj.rodata.timed_out_bit = timed_out_bit()
 
     def start(self, reader: Reader) -> Start:
@@ -468,8 +468,3 @@ def _trusts_stamps(disk: str, times: str) -> bool:
 def _stamp_advice(disk: str) -> str:
     queue = f"/sys/block/{disk}/queue"
     return f"echo 1 > {queue}/iostats; echo -1 > {queue}/wbt_lat_usec (the kernel's default)"
-
-
-def _is_second(tracepoint: str) -> bool:
-    arguments = vmlinux().tracepoint(tracepoint) or ()
-    return bool(arguments) and arguments[0].startswith("request_queue")
