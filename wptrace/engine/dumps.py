@@ -11,13 +11,15 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Callable, NamedTuple
+from typing import TYPE_CHECKING, Callable, NamedTuple
 
 from wptrace.engine.children import Children, Command, itself
-from wptrace.engine.flow import FlightRecorder
 from wptrace.engine.session import Trace
 from wptrace.errors import WptraceError
 from wptrace.model.report import Event
+
+if TYPE_CHECKING:
+    from wptrace.engine.recorder import Recorder
 
 _LOOKED_S = 0.25
 # The time after a slow event is of interest as well.
@@ -46,7 +48,7 @@ class DumpOptions(NamedTuple):
 class Dumps:
     """A consumer that writes the recorder of a trace to files."""
 
-    def __init__(self, trace: Trace, recorder: FlightRecorder, options: DumpOptions) -> None:
+    def __init__(self, trace: Trace, recorder: Recorder, options: DumpOptions) -> None:
         self._trace, self._recorder, self._options, self._say = trace, recorder, options, options.say
         self._done_ns = 0
         """The time up to which slow events are in a dump or were left out."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 from typing import TYPE_CHECKING, Any, Callable, Protocol
 
@@ -32,6 +31,7 @@ from wptrace.model.report import Counters, Event, InFlight, Overhead, Snapshot, 
 if TYPE_CHECKING:
     from wptrace.capture.writer import CaptureOutput
     from wptrace.engine.devices import Devices
+    from wptrace.engine.recorder import Recorder
 
 NEVER_NS = (1 << 64) - 1
 """A threshold that nothing reaches."""
@@ -58,31 +58,6 @@ class Shedder(Protocol):
     def shed(self, step: Step) -> None: ...
     def restore(self, step: Step) -> None:
         """Restore a step, or raise if the kernel does not allow it; then it stays shed."""
-
-
-class Dumped(Protocol):
-    """A written dump of a flight recorder."""
-
-    @property
-    def path(self) -> Path: ...
-    @property
-    def records(self) -> int: ...
-    @property
-    def since_ns(self) -> int:
-        """The time of day from which on the dump is complete."""
-
-    @property
-    def until_ns(self) -> int: ...
-
-
-class FlightRecorder(Protocol):
-    """The most recent events, each kept in the kernel's memory."""
-
-    @property
-    def slow_seen_ns(self) -> int:
-        """The time of the last slow event, by the monotonic clock; 0 if there was none."""
-
-    def dump(self, path: Path, start: Start, view: str) -> Dumped: ...
 
 
 class Flow:
@@ -183,7 +158,7 @@ class Flow:
         return None
 
     @property
-    def flight_recorder(self) -> FlightRecorder | None:
+    def flight_recorder(self) -> Recorder | None:
         """The flight recorder; None if there is none or it is off."""
         return None
 

@@ -64,7 +64,8 @@ def recorder() -> Recorder:
 def make(tmp_path: Path, said: list[str], recorder: Recorder) -> Make:
     def made(**options: Any) -> Dumps:
         trace: Any = Trace()
-        return Dumps(trace, recorder, DumpOptions(tmp_path, say=said.append, **options))
+        recording: Any = recorder
+        return Dumps(trace, recording, DumpOptions(tmp_path, say=said.append, **options))
 
     return made
 

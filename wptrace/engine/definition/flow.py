@@ -39,7 +39,6 @@ from wptrace.model.report import BYTES, UNTIMED, Event, InFlight, Snapshot, Sour
 
 if TYPE_CHECKING:
     from wptrace.bpf.layout import Structure
-    from wptrace.engine.flow import FlightRecorder
     from wptrace.engine.recorder import Recorder
     from wptrace.engine.recorder_size import RecorderSize
 
@@ -235,7 +234,7 @@ class DefinedFlow(Flow):
         return _Shedder(self._obj, self._programs, self.kind.noun, self._options.slow_ns == 0, self.read_cells)
 
     @property
-    def flight_recorder(self) -> FlightRecorder | None:
+    def flight_recorder(self) -> Recorder | None:
         return self._flight
 
     def stop(self) -> None:

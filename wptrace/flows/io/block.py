@@ -18,7 +18,7 @@ from wptrace.capture.records import Raw
 from wptrace.engine import filters
 from wptrace.engine.devices import LABELS, DeviceCells, Devices, by_operation
 from wptrace.engine.filters import Filter, task
-from wptrace.engine.flow import NEVER_NS, DeviceFlow, FlightRecorder
+from wptrace.engine.flow import NEVER_NS, DeviceFlow
 from wptrace.engine.hooks import BOTH, END, START, Field, Hook, Way, probe
 from wptrace.engine.recorder_size import RecorderSize
 from wptrace.engine.resolver import Loaded, load
@@ -289,7 +289,7 @@ class BlockFlow(DeviceFlow):
         return Rows(records, self._requests) if records else ()
 
     @property
-    def flight_recorder(self) -> FlightRecorder | None:
+    def flight_recorder(self) -> Recorder | None:
         return self._flight
 
     @property

@@ -24,7 +24,7 @@ from wptrace.engine.devices import Devices
 from wptrace.engine.filters import Filter
 from wptrace.engine.filters.file import DIR, FILE
 from wptrace.engine.filters.task import PID
-from wptrace.engine.flow import DeviceFlow, FlightRecorder
+from wptrace.engine.flow import DeviceFlow
 from wptrace.engine.hooks import Field, Hook, Way
 from wptrace.engine.recorder_size import RecorderSize
 from wptrace.engine.resolver import Loaded, load
@@ -53,6 +53,7 @@ from wptrace.model.kind import TOTAL, Group, Kind, names
 from wptrace.model.report import Counters, Event, InFlight, Snapshot, Source, Start
 
 if TYPE_CHECKING:
+    from wptrace.engine.recorder import Recorder
     from wptrace.flows.io.parts.shed import PathShedder
 
 # Options that parts turn on. The object has them on by default, so that a plain load verifies all of it.
@@ -324,7 +325,7 @@ class PathFlow(DeviceFlow):
         return rules.path(children, filtered, bool(self._options.interference), partial)
 
     @property
-    def flight_recorder(self) -> FlightRecorder | None:
+    def flight_recorder(self) -> Recorder | None:
         if self._options.recorder is None:
             return None
         from wptrace.flows.io.parts.recorder import RecorderPart
