@@ -21,7 +21,7 @@ class Stop:
 
     def __init__(self) -> None:
         self.asked = False
-        self._list_asked = self._dump_asked = self._reload_asked = False
+        self._requests: set[int] = set()
         self._asked_by: set[int] = set()
         self.ending: Callable[[int], None] = _nothing
         """Called once, with the first signal to end; a second one ends the process at once."""
@@ -35,17 +35,17 @@ class Stop:
         # jobs; who sends one to us by hand means it.
         kept = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
         self._before = {number: signal.signal(number, self._end) for number in _ENDS if number not in kept}
-        self._before[_LIST] = signal.signal(_LIST, self._list)
+        self._before[_LIST] = signal.signal(_LIST, self._request)
         return self
 
     def expect_dumps(self) -> None:
         """Accept requests for a dump; without a recorder the signal ends the process, as usual."""
-        self._before[_DUMP] = signal.signal(_DUMP, self._dump)
+        self._before[_DUMP] = signal.signal(_DUMP, self._request)
 
     def expect_reloads(self) -> None:
         """Accept requests to reload: a hang-up does not end the process then. If ignored, it stays so."""
         if _RELOAD in self._before:
-            signal.signal(_RELOAD, self._reload)
+            signal.signal(_RELOAD, self._request)
 
     def _end(self, number: int, frame: FrameType | None) -> None:
         # A second signal skips the summary; it may come before this one is handled.
@@ -57,29 +57,27 @@ class Stop:
         if again:
             os.kill(os.getpid(), number)
 
-    def _list(self, number: int, frame: FrameType | None) -> None:
-        self._list_asked = True
-
-    def _dump(self, number: int, frame: FrameType | None) -> None:
-        self._dump_asked = True
-
-    def _reload(self, number: int, frame: FrameType | None) -> None:
-        self._reload_asked = True
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        self._requests.add(number)
 
     def take_reload(self) -> bool:
         """Whether a reload was requested since the last call."""
-        asked, self._reload_asked = self._reload_asked, False
-        return asked
+        return self._take(_RELOAD)
 
     def take_dump(self) -> bool:
         """Whether a dump was requested since the last call."""
-        asked, self._dump_asked = self._dump_asked, False
-        return asked
+        return self._take(_DUMP)
 
     def take_list(self) -> bool:
         """Whether a list of what is in flight was requested since the last call."""
-        asked, self._list_asked = self._list_asked, False
-        return asked
+        return self._take(_LIST)
+
+    def _take(self, number: int) -> bool:
+        # A signal may come at any point: one that comes after this look is for the next.
+        found = number in self._requests
+        if found:
+            self._requests.remove(number)
+        return found
 
     def __exit__(self, *error: object) -> None:
         signal.set_wakeup_fd(self._woken)
