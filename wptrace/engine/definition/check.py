@@ -16,7 +16,7 @@ from wptrace.engine.definition.kernel import Kernel
 from wptrace.engine.definition.programs import Numbering, body_of, declared, names
 from wptrace.engine.definition.recipe import Attachment, Recipe
 from wptrace.engine.definition.resolution import attempt
-from wptrace.engine.definition.resolved import Point, Resolution
+from wptrace.engine.definition.resolved import Point, Resolution, first_words
 
 
 class PointReport(NamedTuple):
@@ -87,8 +87,7 @@ def lines(report: Report) -> list[str]:
 
 def explain(resolution: Resolution) -> Iterator[str]:
     """List each point's front end for its best way; the body that follows is always the same."""
-    first = {label.name: label.first for label in resolution.labels}
-    numbering = Numbering(resolution, first)
+    numbering = Numbering(resolution, first_words(resolution.labels))
     with open_object("generic") as obj:
         found = declared(obj, {program.name: program.code for program in obj.progs.values()})
         for point in resolution.points:

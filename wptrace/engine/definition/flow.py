@@ -24,7 +24,7 @@ from wptrace.engine.definition.kinds import kind_of
 from wptrace.engine.definition.labels import REST, Names
 from wptrace.engine.definition.programs import Numbering, Programs, bodies, body_of
 from wptrace.engine.definition.records import Decoder, kept_of, recorded
-from wptrace.engine.definition.resolved import Label, Resolution
+from wptrace.engine.definition.resolved import Label, Resolution, first_words
 from wptrace.engine.filters import Filter, cgroup, task
 from wptrace.engine.flow import NEVER_NS, Flow
 from wptrace.engine.sampling import Sampling
@@ -108,11 +108,8 @@ class DefinedFlow(Flow):
         self._options = options
         self.definition = definition = resolution.definition
         self._labels = _wanted(resolution, options.by)
-        self._first: dict[str, int] = {}
-        self._words = 0
-        for label in self._labels:
-            self._first[label.name] = self._words
-            self._words += label.words
+        self._first = first_words(self._labels)
+        self._words = sum(label.words for label in self._labels)
         self.name = definition.name
         self.kind = kind_of(definition, self._labels)
         self.kinds = self.verdict_kinds = (self.kind,)
@@ -175,7 +172,7 @@ class DefinedFlow(Flow):
         self._programs = programs = Programs(self._resolution)
         programs.attach(numbering, bodies(obj), self._asks)
         wanted = options.filter
-        notes = [*self._resolution.notes, *programs.notes(), *filters.notes(wanted, self.filters)]
+        notes = [*programs.notes(), *filters.notes(wanted, self.filters)]
         if any(label.type == SYMBOL for label in self._resolution.labels) and not symbols.shown():
             why = privileges.hidden_addresses()
             notes.append(f"functions have no names: /proc/kallsyms shows no addresses ({why})")

@@ -68,10 +68,8 @@ class _Resolver:
     def attempt(self) -> Attempt:
         points = tuple(self._point(spec) for whole in self._definition.points for spec in self._sites(whole))
         labels = self._all_labels()
-        first = self._definition.points[0]
-        key = tuple(part.text for part in self._key(first))
         self._require_ends(points)
-        found = Resolution(self._definition, self._kernel.name, points, labels, key)
+        found = Resolution(self._definition, self._kernel.name, points, labels)
         return Attempt(found, tuple(sorted(self._faults, key=lambda one: one.place)))
 
     def _key(self, spec: PointSpec) -> tuple[Expression, ...]:
@@ -193,7 +191,7 @@ class _Resolver:
         if kind == d.TEXT and not found.recipe.text:
             raise _PointError(Fault(f"the label {spec.name} is not a text", spec.at))
         names = _names(spec, found, hook, kind)
-        label = Label(spec.name, kind, d.TEXT_WORDS if found.recipe.text else 1, 0, names)
+        label = Label(spec.name, kind, d.TEXT_WORDS if found.recipe.text else 1, names)
         _, known = self._labels.setdefault(spec.name, (spec, label))
         if (known.type, known.words) != (kind, label.words):
             message = f"the label {spec.name} is {kind} here and {known.type} at another point"
@@ -218,16 +216,13 @@ class _Resolver:
 
     def _all_labels(self) -> tuple[Label, ...]:
         labels: list[Label] = []
-        first = 0
-        for name in self._definition.labels:
-            if name not in self._labels:
-                continue
-            spec, label = self._labels[name]
-            labels.append(label._replace(first=first))
-            first += label.words
-            if first > d.MAX_LABEL_WORDS:
+        words = 0
+        for spec, label in (self._labels[name] for name in self._definition.labels if name in self._labels):
+            labels.append(label)
+            words += label.words
+            if words > d.MAX_LABEL_WORDS:
                 room = f"there is room for {d.MAX_LABEL_WORDS}, and a text takes {d.TEXT_WORDS}"
-                self._faults.append(Fault(f"the labels take {first} words; {room}", spec.at))
+                self._faults.append(Fault(f"the labels take {words} words; {room}", spec.at))
                 break
         return tuple(labels)
 

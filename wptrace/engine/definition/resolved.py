@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from wptrace.engine.definition.definition import Definition, PointSpec
@@ -18,10 +19,14 @@ class Label(NamedTuple):
     """One of the types other than AUTO."""
     words: int
     """The number of 64-bit words: 2 for text."""
-    first: int
-    """The index of its first word among those of all labels."""
     names: Mapping[int, str] = {}
     """With ENUM: the names of the values on this kernel."""
+
+
+def first_words(labels: Sequence[Label]) -> dict[str, int]:
+    """The index of each label's first word among those of all of them, by name."""
+    firsts = accumulate((label.words for label in labels), initial=0)
+    return {label.name: first for label, first in zip(labels, firsts)}
 
 
 class Point(NamedTuple):
@@ -40,6 +45,3 @@ class Resolution(NamedTuple):
     """The kernel that the types are from."""
     points: tuple[Point, ...]
     labels: tuple[Label, ...]
-    key: tuple[str, ...]
-    """The key as written at the first point, in parts."""
-    notes: tuple[str, ...] = ()

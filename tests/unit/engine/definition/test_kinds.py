@@ -26,12 +26,12 @@ POINTS = (
     point("done", d.END),
     point("gone", d.DROP),
 )
-DISK, CORE = Label("disk", d.TEXT, 2, 0), Label("core", d.CPU, 1, 2)
+DISK, CORE = Label("disk", d.TEXT, 2), Label("core", d.CPU, 1)
 
 
 def resolution(*points: PointSpec) -> Resolution:
     made = Definition("made", points or POINTS, noun="thing", nouns="things")
-    return Resolution(made, "6.12", tuple(Point(one, ()) for one in made.points), (DISK, CORE), ("thing",))
+    return Resolution(made, "6.12", tuple(Point(one, ()) for one in made.points), (DISK, CORE))
 
 
 def test_a_stage_for_each_point_that_is_no_end() -> None:
@@ -73,12 +73,12 @@ def test_sizes_that_are_not_possible(options: Options) -> None:
     [
         (DISK, (int.from_bytes(b"nvme0n1\0", "little"), 0), "nvme0n1"),
         (DISK, (int.from_bytes(b"a\xff\0\0\0\0\0\0", "little"), 0), "a\udcff"),
-        (Label("n", d.NUMBER, 1, 0), ((1 << 64) - 5,), -5),
-        (Label("n", d.HEX, 1, 0), (255,), "0xff"),
-        (Label("n", d.DEVICE, 1, 0), (8 << 20 | 17,), "8:17"),
-        (Label("n", d.ADDRESS, 1, 0), (0x0100007F,), "127.0.0.1"),
-        (Label("n", d.ENUM, 1, 0, {3: "three"}), (3,), "three"),
-        (Label("n", d.ENUM, 1, 0, {3: "three"}), (4,), "4"),
+        (Label("n", d.NUMBER, 1), ((1 << 64) - 5,), -5),
+        (Label("n", d.HEX, 1), (255,), "0xff"),
+        (Label("n", d.DEVICE, 1), (8 << 20 | 17,), "8:17"),
+        (Label("n", d.ADDRESS, 1), (0x0100007F,), "127.0.0.1"),
+        (Label("n", d.ENUM, 1, {3: "three"}), (3,), "three"),
+        (Label("n", d.ENUM, 1, {3: "three"}), (4,), "4"),
         (CORE, (7,), 7),
     ],
 )

@@ -21,6 +21,7 @@ from wptrace.engine.definition.labels import Names
 from wptrace.engine.definition.recipe import Attachment, Load, Recipe
 from wptrace.engine.definition.recipe import Test as Filter
 from wptrace.engine.definition.resolution import Attempt, attempt, resolve
+from wptrace.engine.definition.resolved import first_words
 from wptrace.kernel import system_calls
 
 _KERNEL = made_up.kernel()
@@ -161,10 +162,9 @@ def test_texts_are_labels() -> None:
     name, title = found.resolution.points[0].attachments[0].labels
     assert name == Recipe("argument", 0, (Load(0, 8, True), Load(1, 1, False)), text=True, size=16)
     assert title == Recipe("argument", 0, (Load(0, 8, True), Load(40, 8, True), Load(0, 1, False)), text=True, size=16)
-    assert [(label.name, label.type, label.words, label.first) for label in found.resolution.labels] == [
-        ("name", "text", 2, 0),
-        ("title", "text", 2, 2),
-    ]
+    labels = found.resolution.labels
+    assert [(label.name, label.type, label.words) for label in labels] == [("name", "text", 2), ("title", "text", 2)]
+    assert first_words(labels) == {"name": 0, "title": 2}
 
 
 def test_a_text_at_an_address_without_a_type() -> None:
@@ -270,8 +270,8 @@ def test_not_all_begins_may_be_missing() -> None:
 def test_the_first_key_that_all_points_have() -> None:
     end = '[[point]]\nname = "z"\nat = "ret:do_item"\n'
     head = 'name = "x"\nkeys = ["item->none", "item", "task"]\n'
-    assert _attempt('at = "fn:do_item"', head, end).resolution.key == ("item",)
-    assert _attempt('at = "fn:do_item"', head, end, without=("fexit",)).resolution.key == ("task",)
+    found = [_attempt('at = "fn:do_item"', head, end, without=without) for without in ((), ("fexit",))]
+    assert [one.resolution.points[0].attachments[0].keys[0].source for one in found] == ["argument", "task"]
 
 
 @pytest.mark.parametrize(
