@@ -120,15 +120,13 @@ class Keeper:
         self._measured.append((int(now * 1e9), cost))
         changed = self._policy.decide(cost.total, int(now * 1e9))
         if changed > 0:
-            self._shed(self._steps[self._policy.shed - 1], cost, now)
+            step = self._steps[self._policy.shed - 1]
+            self._shedder.shed(step)
+            self._note(step, True, cost, now)
         elif changed < 0:
             self._restore(self._steps[self._policy.shed], cost, now)
         tight = changed or cost.total >= budget.RETURN_BELOW * self._policy.limit
         self.due = now + (_SOON_S if tight and self._policy.shed < len(self._steps) else _LATER_S)
-
-    def _shed(self, step: Step, cost: Cost, now: float) -> None:
-        self._shedder.shed(step)
-        self._note(step, True, cost, now)
 
     def _restore(self, step: Step, cost: Cost, now: float) -> None:
         try:
@@ -143,7 +141,6 @@ class Keeper:
     def _note(self, step: Step, shed: bool, cost: Cost, now: float) -> None:
         at_ns = int(now * 1e9)
         self._changes.append(Change(at_ns, at_ns + wall_offset_ns(), step, shed, cost))
-
         if len(self._changes) > 2 * _CHANGES:
             self._forget(len(self._changes) - _CHANGES)
 

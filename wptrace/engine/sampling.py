@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Distributions of all objects, extrapolated from a sample: those that were only counted are assumed to be alike."""
+"""Distributions of all objects, extrapolated from a sample: those that were only counted are assumed to be alike; and
+how a flow that costs too much times fewer of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Callable
 
+from wptrace.bpf.object import BpfObject
+from wptrace.engine.flow import NEVER_NS, Counted
+from wptrace.model.budget import EACH, KEPT_ONE_IN, Saving, Step, ladder, rate_before
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import Group
 
@@ -50,3 +55,45 @@ class Sampling:
         if any(timed.count for timed in stages.values()):
             self._added[group] = missing
         return found
+
+
+class SampleShedder:
+    """Sheds load: first objects are no longer shown one by one, then fewer of them are timed."""
+
+    def __init__(
+        self,
+        obj: BpfObject,
+        programs: Sequence[Counted],
+        times: Saving,
+        each: bool,
+        rate: str,
+        read_cells: Callable[[], object],
+    ) -> None:
+        """`rate` is the variable with the rate of timed objects. `read_cells` has the flow read its cells, so that
+        objects timed so far are not scaled like later ones."""
+        self._obj, self._programs, self._rate, self._read_cells = obj, programs, rate, read_cells
+        self.savings: tuple[Saving, ...] = (EACH, times)
+        self.steps = ladder(self.savings if each else self.savings[1:])
+
+    def programs(self) -> Sequence[Counted]:
+        return self._programs
+
+    def shed(self, step: Step) -> None:
+        if step.kind == EACH:
+            self._show_each(KEPT_ONE_IN, NEVER_NS)
+        else:
+            self._time_one_in(step.one_in)
+
+    def restore(self, step: Step) -> None:
+        if step.kind == EACH:
+            self._show_each(0, 0)
+        else:
+            self._time_one_in(rate_before(self.steps, step))
+
+    def _show_each(self, sample: int, slow_ns: int) -> None:
+        self._obj.bss.sample = sample
+        self._obj.data.slow_ns = slow_ns
+
+    def _time_one_in(self, rate: int) -> None:
+        self._read_cells()
+        setattr(self._obj.bss, self._rate, rate)

@@ -8,10 +8,9 @@ import mmap
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wptrace.bpf import trial
-from wptrace.bpf.generated import Generated
 from wptrace.bpf.lib import libbpf
 from wptrace.bpf.maps import Map
 from wptrace.bpf.object import BpfObject
@@ -27,14 +26,14 @@ from wptrace.engine.definition.records import Decoder, kept_of, recorded
 from wptrace.engine.definition.resolved import Label, Resolution, first_words
 from wptrace.engine.filters import Filter, cgroup, task
 from wptrace.engine.flow import NEVER_NS, Flow
-from wptrace.engine.sampling import Sampling
+from wptrace.engine.sampling import SampleShedder, Sampling
 from wptrace.errors import LibbpfError, UsageError, WptraceError
 from wptrace.kernel import privileges, symbols, tasks
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.model.book import INCONSISTENT, RECURSION, RING_FULL, STATE_FULL, UNMATCHED_END, UNRECORDED, Book, Cause
-from wptrace.model.budget import EACH, KEPT_ONE_IN, Step, ladder, rate_before, times_of
+from wptrace.model.budget import times_of
 from wptrace.model.distribution import Distribution
-from wptrace.model.kind import REQUESTS, TOTAL, Group, Noun
+from wptrace.model.kind import REQUESTS, TOTAL, Group
 from wptrace.model.report import BYTES, UNTIMED, Event, InFlight, Snapshot, Source, Start
 
 if TYPE_CHECKING:
@@ -225,10 +224,12 @@ class DefinedFlow(Flow):
     def missing(self) -> dict[str, str]:
         return {} if self._programs is None else self._programs.attempts.missing
 
-    def shedder(self) -> _Shedder | None:
+    def shedder(self) -> SampleShedder | None:
         if self._programs is None or not self._options.shedding:
             return None
-        return _Shedder(self._obj, self._programs, self.kind.noun, self._options.slow_ns == 0, self.read_cells)
+        programs, times = list(self._programs.loaded.values()), times_of(self.kind.noun.plural)
+        each = self._options.slow_ns == 0
+        return SampleShedder(self._obj, programs, times, each, "time_one_in", self.read_cells)
 
     @property
     def flight_recorder(self) -> Recorder | None:
@@ -377,38 +378,6 @@ class DefinedFlow(Flow):
             stage = self._stages[last] if last < len(self._stages) else ""
             found.append(InFlight(self.kind.group(*self._values(life.labels)), age, stage, fields))
         return sorted(found, key=lambda one: -one.age_ns)
-
-
-class _Shedder:
-    """Sheds load: first objects are no longer shown one by one, then fewer of them are timed."""
-
-    def __init__(
-        self, obj: BpfObject, programs: Programs, noun: Noun, each: bool, read_cells: Callable[[], object]
-    ) -> None:
-        self._obj = obj
-        self._programs = programs
-        self._read_cells = read_cells
-        self.savings = (EACH, times_of(noun.plural))
-        self.steps = ladder(self.savings if each else self.savings[1:])
-
-    def programs(self) -> list[Generated]:
-        return list(self._programs.loaded.values())
-
-    def shed(self, step: Step) -> None:
-        if step.kind == EACH:
-            self._obj.bss.sample = KEPT_ONE_IN
-            self._obj.data.slow_ns = NEVER_NS
-            return
-        self._read_cells()
-        self._obj.bss.time_one_in = step.one_in
-
-    def restore(self, step: Step) -> None:
-        if step.kind == EACH:
-            self._obj.data.slow_ns = 0
-            self._obj.bss.sample = 0
-            return
-        self._read_cells()
-        self._obj.bss.time_one_in = rate_before(self.steps, step)
 
 
 class Slots:

@@ -12,17 +12,16 @@ from wptrace.analysis.verdict import Rules
 from wptrace.bpf import trial
 from wptrace.bpf.kernel_btf import vmlinux
 from wptrace.bpf.object import BpfObject
-from wptrace.bpf.programs import Program
 from wptrace.bpf.ring import RATE, Reader, Record, Ring
 from wptrace.capture.records import Raw
 from wptrace.engine import filters
 from wptrace.engine.devices import LABELS, DeviceCells, Devices, by_operation
 from wptrace.engine.filters import Filter, task
-from wptrace.engine.flow import NEVER_NS, DeviceFlow
+from wptrace.engine.flow import DeviceFlow
 from wptrace.engine.hooks import BOTH, END, START, Field, Hook, Way, probe
 from wptrace.engine.recorder_size import RecorderSize
 from wptrace.engine.resolver import Loaded, load
-from wptrace.engine.sampling import Sampling
+from wptrace.engine.sampling import SampleShedder, Sampling
 from wptrace.engine.tracepoints import argument
 from wptrace.flows.io import rules
 from wptrace.flows.io.kinds import FIELDS, REQUEST_EVENTS, STAGES
@@ -33,7 +32,6 @@ from wptrace.kernel.blkstatus import to_errno
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.kernel.rwbs import rwbs
 from wptrace.model.book import INCONSISTENT, RECURSION, RING_FULL, STATE_FULL, UNMATCHED_END, Book, Cause
-from wptrace.model.budget import EACH, KEPT_ONE_IN, Step, ladder, rate_before
 from wptrace.model.diagnosis import DEGRADED, OK, Check
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, UNTIMED_FIELD, Group, Kind, Noun, Point, Stage
@@ -426,39 +424,16 @@ class Requests:
             yield Span(dev, kind, _NOT_KNOWN, record[size], issued - record[queue], issued, completed)
 
 
-class _Shedder:
-    """Sheds load: first requests are no longer shown one by one, then fewer of them are timed."""
-
-    savings = SAVINGS
-
+class _Shedder(SampleShedder):
     def __init__(self, loaded: Loaded, each: bool, stateless: bool, read_cells: Callable[[], object]) -> None:
-        self._loaded = loaded
-        self._stateless = stateless
-        self._read_cells = read_cells
-        self.steps = ladder([EACH, SAMPLE] if each else [SAMPLE])
+        super().__init__(loaded.obj, loaded.programs, SAMPLE, each, "request_sample", read_cells)
+        self.savings, self._stateless = SAVINGS, stateless
 
-    def programs(self) -> list[Program]:
-        return self._loaded.programs
-
-    def shed(self, step: Step) -> None:
-        obj = self._loaded.obj
-        if step.kind == EACH:
-            obj.bss.sample = KEPT_ONE_IN
-            obj.data.slow_ns = NEVER_NS
-            return
+    def _time_one_in(self, rate: int) -> None:
         self._read_cells()
-        obj.bss.stateless = self._stateless
-        obj.bss.request_sample = step.one_in
-
-    def restore(self, step: Step) -> None:
-        obj = self._loaded.obj
-        if step.kind == EACH:
-            obj.data.slow_ns = 0
-            obj.bss.sample = 0
-            return
-        self._read_cells()
-        # Unlike `stateless`: requests that were not timed are still in flight.
-        obj.bss.request_sample = rate_before(self.steps, step)
+        # It stays set: requests that were not timed are still in flight when all are timed again.
+        self._obj.bss.stateless = self._stateless
+        self._obj.bss.request_sample = rate
 
 
 def _trusts_stamps(disk: str, times: str) -> bool:
