@@ -40,6 +40,13 @@ class Tracing(NamedTuple):
         return self.loaded.obj
 
 
+def set_code(obj: BpfObject, name: str, found: Sequence[tuple[int, int]]) -> None:
+    """Fill the tables `NAME_begin` and `NAME_bytes` of the programs with where functions begin and their lengths."""
+    whole = [*found, *[(0, 0)] * (obj.length(f"{name}_begin") - len(found))]
+    setattr(obj.bss, f"{name}_begin", [begin for begin, _ in whole])
+    setattr(obj.bss, f"{name}_bytes", [length for _, length in whole])
+
+
 class Part:
     """A part. The flow calls each method of all of its parts, in this order."""
 

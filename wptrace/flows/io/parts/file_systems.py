@@ -12,7 +12,7 @@ from wptrace.engine.resolver import Loaded
 from wptrace.flows.io import hooks
 from wptrace.flows.io.causes import UNWATCHED
 from wptrace.flows.io.operations import FILES, MODULES, is_watched, notes
-from wptrace.flows.io.part import Part, Tracing
+from wptrace.flows.io.part import Part, Tracing, set_code
 from wptrace.kernel import mounts, symbols
 from wptrace.kernel.mounts import Place
 from wptrace.model.book import Cause
@@ -40,11 +40,7 @@ class FileSystems(Part):
         self._place(tracing.obj)
         self._ways = [tracing.loaded.way(hooks.OPERATION), tracing.loaded.way(hooks.SYNC)]
         if self._ways[0].name == FILES and tracing.loaded.way(hooks.FROZEN).programs:
-            obj = tracing.obj
-            found = list(symbols.code(hooks.WRITES).values())
-            found += [(0, 0)] * (obj.length("write_begin") - len(found))
-            obj.bss.write_begin = [begin for begin, _ in found]
-            obj.bss.write_bytes = [length for _, length in found]
+            set_code(tracing.obj, "write", list(symbols.code(hooks.WRITES).values()))
 
     def notes(self, loaded: Loaded) -> list[str]:
         return notes(loaded.way(hooks.OPERATION), self.watched, self._places)

@@ -9,7 +9,7 @@ from wptrace.engine.devices import DeviceCells
 from wptrace.engine.resolver import Loaded
 from wptrace.flows.io.hooks import TICK_NS
 from wptrace.flows.io.kinds import CONTROLLERS, INTERFERENCES, OPERATION, REQUEST
-from wptrace.flows.io.part import Distributions, Part, Tracing
+from wptrace.flows.io.part import Distributions, Part, Tracing, set_code
 from wptrace.kernel import privileges, symbols
 
 # The functions in which tasks sleep for each controller; io.max does not put tasks to sleep.
@@ -41,9 +41,7 @@ class Interference(Part):
             obj.bss.tick_ns = TICK_NS
         obj.rodata.interference = obj.bss.interference_on = True
         found = symbols.code(set(FUNCTIONS.values()))
-        code = [found.get(FUNCTIONS.get(name, ""), (0, 0)) for name in obj.enum("controller")]
-        obj.bss.code_begin = [begin for begin, _ in code]
-        obj.bss.code_bytes = [length for _, length in code]
+        set_code(obj, "code", [found.get(FUNCTIONS.get(name, ""), (0, 0)) for name in obj.enum("controller")])
 
     def start(self, tracing: Tracing) -> None:
         obj, names = tracing.obj, tracing.names

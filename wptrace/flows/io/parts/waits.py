@@ -15,7 +15,7 @@ from wptrace.engine.cells import Cells
 from wptrace.engine.resolver import Loaded
 from wptrace.flows.io.hooks import BY_STACK, JOURNAL_WAITS, READS_STACKS, SWITCH
 from wptrace.flows.io.options import WAITS_NS
-from wptrace.flows.io.part import Distributions, Part, Tracing
+from wptrace.flows.io.part import Distributions, Part, Tracing, set_code
 from wptrace.flows.io.parts.counts import Counts
 from wptrace.flows.io.wait_reasons import (
     DIRTY_LIMIT,
@@ -111,10 +111,7 @@ class Waits(Part):
         self.cells = {"wait": self._waits}
         by_stack = _journals_by_stack(tracing.loaded)
         if by_stack:
-            found = list(symbols.code(by_stack).values())
-            found += [(0, 0)] * (obj.length("journal_begin") - len(found))
-            obj.bss.journal_begin = [begin for begin, _ in found]
-            obj.bss.journal_bytes = [length for _, length in found]
+            set_code(obj, "journal", list(symbols.code(by_stack).values()))
             obj.bss.journal_by_stack = any(obj.bss.journal_begin)
 
     def notes(self, loaded: Loaded) -> list[str]:
