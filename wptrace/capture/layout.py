@@ -13,6 +13,7 @@ from typing import Any
 
 from wptrace.bpf.layout import Boolean, Bytes, Codec, Integer, Place, Structure, Text, Tuple
 from wptrace.capture.records import Raw
+from wptrace.capture.spec import sequence, signed, text
 from wptrace.errors import WptraceError
 
 _DEEPEST = 8
@@ -96,13 +97,13 @@ class Described:
 
     def __init__(self, facts: Mapping[str, Any]) -> None:
         """Raises ValueError, TypeError or LookupError where they make no sense."""
-        self.record = _text(facts["record"])
-        self.names = [_text(name) for name in _list(facts["names"])]
+        self.record = text(facts["record"])
+        self.names = [text(name) for name in sequence(facts["names"])]
         """Names of devices by slot."""
         self.layout = structure(facts["struct"])
-        self.constants = {_text(name): _int(value) for name, value in dict(facts["constants"]).items()}
+        self.constants = {text(name): signed(value) for name, value in dict(facts["constants"]).items()}
         self._enums = {
-            _text(name): [_text(one) for one in _list(values)] for name, values in dict(facts["enums"]).items()
+            text(name): [text(one) for one in sequence(values)] for name, values in dict(facts["enums"]).items()
         }
         self._facts = {**facts, "names": None, "number": None}
         self.stride = (self.layout.size + _WORD - 1) // _WORD * _WORD
@@ -135,21 +136,3 @@ def facts(obj: Any, what: Raw, names: Sequence[str]) -> dict[str, Any]:
         "constants": {**{name: obj.constants[name] for name in what.constants}, **what.more},
         "names": list(names),
     }
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("it is not a text")
-    return value
-
-
-def _int(value: Any) -> int:
-    if type(value) is not int:
-        raise ValueError("it is not a number")
-    return value
-
-
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise ValueError("it is not a list")
-    return value

@@ -401,10 +401,6 @@ def _causes(found: Json) -> dict[Cause, int]:
     return {Cause(name(cause), text(words)): signed(count) for cause, words, count in sequence(found)}
 
 
-def of_overhead(cost: Overhead) -> Json:
-    return list(cost)
-
-
 def overhead(found: Json) -> Overhead:
     return Overhead(*map(signed, sequence(found)))
 

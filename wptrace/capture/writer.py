@@ -264,7 +264,7 @@ class CaptureOutput:
             "ts_ns": report.ts_ns,
             "duration_ns": report.duration_ns,
             "books": {name: spec.of_book(book) for name, book in report.books.items()},
-            "overhead": spec.of_overhead(report.overhead),
+            "overhead": list(report.overhead),
             "lists": {name: list(found[:_LISTED]) for name, found in report.lists.items()},
         }
         if report.verdict is not None:

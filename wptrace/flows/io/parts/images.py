@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from wptrace.capture.spec import signed, text
 from wptrace.engine.resolver import Loaded
 from wptrace.flows.io.hooks import OPERATION
 from wptrace.flows.io.operations import AIO, URING, unseen_interfaces
@@ -83,21 +84,13 @@ class Images(Part):
 
 def of_filters(filters: Mapping[str, Any]) -> Images:
     """The images that a trace lists. It is not trusted: raises ValueError, TypeError or LookupError."""
-    return Images(Guest(0, _text(filters["guest"]), tuple(map(_image, filters["images"]))))
+    return Images(Guest(0, text(filters["guest"]), tuple(map(_image, filters["images"]))))
 
 
 def _image(found: Mapping[str, Any]) -> Image:
-    number = _NUMBER.fullmatch(_text(found["maj_min"]))
+    number = _NUMBER.fullmatch(text(found["maj_min"]))
     device = None if number is None else (int(number[1]), int(number[2]))
-    if type(found["inode"]) is not int:
-        raise ValueError("it is not an inode")
-    return Image(_text(found["path"]), found["inode"], device, _text(found["format"]))
-
-
-def _text(found: Any) -> str:
-    if not isinstance(found, str):
-        raise ValueError("it is not a text")
-    return found
+    return Image(text(found["path"]), signed(found["inode"]), device, text(found["format"]))
 
 
 def _maj_min(image: Image) -> str:
