@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable, ClassVar, TypeVar
 
 from wptrace.engine.definition import consistency, keys, source, syntax
 from wptrace.engine.definition import definition as d
@@ -37,6 +37,21 @@ def parse(text: str, file: str) -> Definition:
 
 class Reader:
     """Collects faults; a part with a fault counts as missing."""
+
+    texts: ClassVar[Mapping[str, tuple[str, str]]] = {
+        keys.NAME: (keys.NAME_PATTERN, "a name of up to 24 letters, digits, - and _"),
+        "word": (keys.WORD_PATTERN, "a name as C has them"),
+        keys.LETTER: ("[A-Za-z0-9]", "one letter or digit"),
+    }
+    """Kinds of values that match a pattern, with their description."""
+    lists: ClassVar[Mapping[str, str]] = {
+        keys.COMPARISONS: keys.COMPARISON,
+        keys.WORDS: "word",
+        keys.WAYS: keys.PARTS,
+        keys.TARGETS: "target",
+        keys.LABELS: "label",
+    }
+    """Kinds of lists, by the kind of their values."""
 
     def __init__(self, tables: dict[str, Any], places: Places, file: str) -> None:
         self._tables = tables
@@ -82,7 +97,7 @@ class Reader:
                 hint = did_you_mean(name, by_name)
                 self._fault(f"{what} has no key {quoted(name)}{hint}", self._places.key(*way, name))
                 continue
-            read = self._value(by_name[name], value, (*way, name))
+            read = self._value(by_name[name], value, (*way, name), by_name[name].kind)
             if read is not None:
                 found[name] = read
         for key in known:
@@ -90,8 +105,13 @@ class Reader:
                 self._fault(f"{what} lacks {key.name}: {key.about}", self._places.key(*way))
         return found
 
-    def _value(self, key: keys.Key, value: Any, way: Way) -> Any:
-        read: Callable[[keys.Key, Any, Way], Any] = getattr(self, f"_{key.kind}")
+    def _value(self, key: keys.Key, value: Any, way: Way, kind: str) -> Any:
+        """Read a value of this kind; all others have a method of their own."""
+        if kind in self.texts:
+            return self._matching(key, value, way, *self.texts[kind])
+        if kind in self.lists:
+            return self._list(key, value, way, self.lists[kind])
+        read: Callable[[keys.Key, Any, Way], Any] = getattr(self, f"_{kind}")
         return read(key, value, way)
 
     def _wrong(self, key: keys.Key, wanted: str, value: Any, way: Way) -> None:
@@ -109,15 +129,6 @@ class Reader:
             return text
         self._fault(f"{key.name} is {wanted}, not {quoted(text)}", self._places.value(*way))
         return None
-
-    def _name(self, key: keys.Key, value: Any, way: Way) -> str | None:
-        return self._matching(key, value, way, keys.NAME_PATTERN, "a name of up to 24 letters, digits, - and _")
-
-    def _word(self, key: keys.Key, value: Any, way: Way) -> str | None:
-        return self._matching(key, value, way, keys.WORD_PATTERN, "a name as C has them")
-
-    def _letter(self, key: keys.Key, value: Any, way: Way) -> str | None:
-        return self._matching(key, value, way, "[A-Za-z0-9]", "one letter or digit")
 
     def _line(self, key: keys.Key, value: Any, way: Way) -> str | None:
         text = self._text(key, value, way, "one line of text")
@@ -164,40 +175,27 @@ class Reader:
     def _comparison(self, key: keys.Key, value: Any, way: Way) -> Comparison | None:
         return self._written(syntax.comparison, key, value, way)
 
-    def _list(self, key: keys.Key, value: Any, way: Way, read: Callable[[keys.Key, Any, Way], Any]) -> tuple[Any, ...]:
-        """A single value stands for a list of one."""
+    def _list(self, key: keys.Key, value: Any, way: Way, kind: str) -> tuple[Any, ...]:
+        """Read values of this kind; a single one stands for a list of one."""
         if not isinstance(value, list):
-            found = read(key, value, way)
+            found = self._value(key, value, way, kind)
             return () if found is None else (found,)
         if not value:
             self._fault(f"{key.name} is empty", self._places.value(*way))
         elif len(value) > key.most:
             self._fault(f"{key.name} has {len(value)}; there is room for {key.most}", self._places.value(*way))
-        found = [read(key, one, (*way, number)) for number, one in enumerate(value[: key.most])]
+        found = [self._value(key, one, (*way, number), kind) for number, one in enumerate(value[: key.most])]
         return tuple(one for one in found if one is not None)
 
-    def _comparisons(self, key: keys.Key, value: Any, way: Way) -> tuple[Comparison, ...]:
-        return self._list(key, value, way, self._comparison)
-
-    def _words(self, key: keys.Key, value: Any, way: Way) -> tuple[str, ...]:
-        return self._list(key, value, way, self._word)
-
     def _parts(self, key: keys.Key, value: Any, way: Way) -> Parts | None:
-        most = key._replace(most=keys.MAX_PARTS)
-        return self._list(most, value, way, self._expression) or None
-
-    def _ways(self, key: keys.Key, value: Any, way: Way) -> tuple[Parts, ...]:
-        return self._list(key, value, way, self._parts)
+        return self._list(key._replace(most=keys.MAX_PARTS), value, way, keys.EXPRESSION) or None
 
     def _noun(self, key: keys.Key, value: Any, way: Way) -> tuple[str, str] | None:
-        found = self._list(key, value, way, self._line)
+        found = self._list(key, value, way, keys.LINE)
         if isinstance(value, list) and len(value) != 2:
             self._fault("noun is what one is called, or what one and many are", self._places.value(*way))
             return None
         return None if not found else (found[0], found[-1] if len(found) == 2 else f"{found[0]}s")
-
-    def _targets(self, key: keys.Key, value: Any, way: Way) -> tuple[Target, ...]:
-        return self._list(key, value, way, self._target)
 
     def _target(self, key: keys.Key, value: Any, way: Way) -> Target | None:
         text = self._text(key, value, way)
@@ -215,9 +213,6 @@ class Reader:
             self._fault(f"{wanted}, not {quoted(text)}", place)
             return None
         return Target(kind, name, place)
-
-    def _labels(self, key: keys.Key, value: Any, way: Way) -> tuple[LabelSpec, ...]:
-        return self._list(key, value, way, self._label)
 
     def _label(self, key: keys.Key, value: Any, way: Way) -> LabelSpec | None:
         place = self._places.value(*way)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from wptrace.analysis.statements import MYSQL, SQL
 from wptrace.engine.definition import source
@@ -128,6 +128,13 @@ def parse(text: str, file: str) -> Unit:
 
 
 class _UnitReader(Reader):
+    texts: ClassVar[Mapping[str, tuple[str, str]]] = {
+        **Reader.texts,
+        _PROGRAM: ("[!-9;-~][ -9;-~]{0,254}", "a path or name without a colon"),
+        _SYMBOL: ("[!-~]{1,255}", "the name of a variable"),
+    }
+    lists: ClassVar[Mapping[str, str]] = {_POINTS: "begin", _ENDS: "end"}
+
     def unit(self) -> Unit:
         for name in self._tables:
             if name != "unit":
@@ -142,20 +149,8 @@ class _UnitReader(Reader):
                 self._fault(message, self._places.key("unit"))
         return found
 
-    def _program(self, key: Key, value: Any, way: Way) -> str | None:
-        return self._matching(key, value, way, "[!-9;-~][ -9;-~]{0,254}", "a path or name without a colon")
-
-    def _symbol(self, key: Key, value: Any, way: Way) -> str | None:
-        return self._matching(key, value, way, "[!-~]{1,255}", "the name of a variable")
-
-    def _begins(self, key: Key, value: Any, way: Way) -> tuple[str, ...]:
-        return self._list(key, value, way, self._begin)
-
     def _begin(self, key: Key, value: Any, way: Way) -> str | None:
         return self._point(key, value, way, (USER_FUNCTION, STATIC_PROBE), "ufn:FUNCTION or usdt:PROVIDER:NAME")
-
-    def _ends(self, key: Key, value: Any, way: Way) -> tuple[str, ...]:
-        return self._list(key, value, way, self._end)
 
     def _end(self, key: Key, value: Any, way: Way) -> str | None:
         return self._point(key, value, way, IN_PROGRAMS, "uret:FUNCTION, ufn:FUNCTION or usdt:PROVIDER:NAME")
