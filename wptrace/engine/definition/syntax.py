@@ -111,6 +111,11 @@ class _Reader:
         if not self._has(sign):
             self._fail(sign)
 
+    def _take_a(self, kind: str, wanted: str) -> _Token:
+        if self.peek.kind != kind:
+            self._fail(wanted)
+        return self.take()
+
     def require_end(self) -> None:
         if self.peek.kind != "end":
             token = self.peek
@@ -155,10 +160,7 @@ class _Reader:
         return found._replace(string=True)
 
     def _bits(self, found: Path) -> int:
-        token = self.peek
-        if token.kind != "number":
-            self._fail("a number of bits or str")
-        self.take()
+        token = self._take_a("number", "a number of bits or str")
         if found.swap or found.bits or found.string or isinstance(found.root, int):
             raise TextError("bits can only be taken once, and of a value that is read", token.at)
         if not 0 < _number(token) < 64:
@@ -172,16 +174,10 @@ class _Reader:
             if len(steps) == MAX_STEPS:
                 raise TextError(f"there is room for {MAX_STEPS} steps", at)
             if self._has("->") or self._has("."):
-                token = self.peek
-                if token.kind != "name":
-                    self._fail("the name of a field")
-                self.take()
+                token = self._take_a("name", "the name of a field")
                 steps.append(Step(token.text, None, token.at))
             elif self._has("["):
-                token = self.peek
-                if token.kind != "number":
-                    self._fail("a number")
-                self.take()
+                token = self._take_a("number", "a number")
                 self._need("]")
                 steps.append(Step("", _number(token), token.at))
             else:
@@ -226,10 +222,7 @@ class _Reader:
 
     def _cast(self) -> Path:
         self.take()
-        token = self.peek
-        if token.kind != "name":
-            self._fail("the name of a struct")
-        self.take()
+        token = self._take_a("name", "the name of a struct")
         if not self._has("*"):
             self._fail("*, as all that is cast is a pointer,")
         self._need(")")
@@ -241,10 +234,8 @@ class _Reader:
         return Path(inner, cast=token.text, at=token.at)
 
     def literals(self, several: bool) -> tuple[Literal, ...]:
-        if not several:
-            return (self._literal(),)
-        if self.peek.kind == "string":
-            # A cgroup and all below it.
+        # A text alone is a cgroup and all below it.
+        if not several or self.peek.kind == "string":
             return (self._literal(),)
         self._need("[")
         found = [self._literal()]
@@ -267,9 +258,7 @@ class _Reader:
             self.take()
             return Name(token.text, token.at)
         negative = self._has("-")
-        if self.peek.kind != "number":
-            self._fail("a number, a text in quotes or the name of an enum's value")
-        number = _number(self.take())
+        number = _number(self._take_a("number", "a number, a text in quotes or the name of an enum's value"))
         if negative and -number < _MINIMUM:
             raise TextError("the number does not fit 64 bits", token.at)
         return -number if negative else number
