@@ -155,46 +155,40 @@ STAGES = {
         ),
     )
 }
-_INTERFERENCES = (
-    Metric(
-        "preempted",
-        "another task took the CPU while the operation could have run",
-        "the CPUs are overcommitted",
-        interference=True,
-        start=_E,
-        end=_X,
-    ),
-    Metric(
-        "hardirq",
-        "interrupt handlers ran on the operation's CPU meanwhile",
-        "interrupts hit the CPUs that do I/O",
-        interference=True,
-        start=_E,
-        end=_X,
-    ),
-    Metric(
-        "softirq",
-        "softirqs ran on the operation's CPU meanwhile",
-        "network or timers hit the CPUs that do I/O",
-        interference=True,
-        start=_E,
-        end=_X,
-    ),
-    Metric(
-        "irq_delay",
-        "the completing CPU took no interrupts when the request's one may have been due",
-        "something keeps interrupts off on the completing CPU",
-        interference=True,
-        start=_H,
-        end=_S,
-    ),
-)
+
+
+def _meanwhile(name: str, description: str, meaning: str, start: Point = _E, end: Point = _X) -> Metric:
+    return Metric(name, description, meaning, interference=True, start=start, end=end)
 
 
 def _held(name: str, description: str, meaning: str) -> Metric:
-    return Metric(name, description, meaning, interference=True, start=_Q, end=_G)
+    return _meanwhile(name, description, meaning, _Q, _G)
 
 
+_INTERFERENCES = (
+    _meanwhile(
+        "preempted",
+        "another task took the CPU while the operation could have run",
+        "the CPUs are overcommitted",
+    ),
+    _meanwhile(
+        "hardirq",
+        "interrupt handlers ran on the operation's CPU meanwhile",
+        "interrupts hit the CPUs that do I/O",
+    ),
+    _meanwhile(
+        "softirq",
+        "softirqs ran on the operation's CPU meanwhile",
+        "network or timers hit the CPUs that do I/O",
+    ),
+    _meanwhile(
+        "irq_delay",
+        "the completing CPU took no interrupts when the request's one may have been due",
+        "something keeps interrupts off on the completing CPU",
+        _H,
+        _S,
+    ),
+)
 _CONTROLLERS = (
     _held(
         "io_max",
