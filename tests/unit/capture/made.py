@@ -3,14 +3,20 @@
 
 from __future__ import annotations
 
+import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.unit.flows.io.test_records import NAMES, packed
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import DISCARD
+from wptrace.capture.records import Raw
 from wptrace.capture.writer import About, CaptureOutput
+from wptrace.cli.main import main
 from wptrace.flows.io.kinds import KINDS, OPERATION, REQUEST
 from wptrace.flows.io.records import RECORDS
 from wptrace.model.book import RING_FULL, Book
@@ -44,6 +50,29 @@ def report(kind: str, numbers: Sequence[int], ts_ns: int, duration_ns: int = 1_0
     return Report(kind, ts_ns, duration_ns, books, rows, counters, Overhead(1, 2, 3, 4, 5, 6))
 
 
+def keep(
+    obj: BpfObject,
+    path: Path,
+    entries: Iterable[bytes],
+    summary: Report,
+    *,
+    start: Start = START,
+    about: About = ABOUT,
+    what: Raw = RECORDS,
+    names: Sequence[str] = NAMES,
+    cgroup_of: Callable[[int], str] | None = None,
+) -> Path:
+    """Write ring entries and a summary."""
+    output = CaptureOutput(path, about)
+    take = output.raw(obj, what, names, cgroup_of)
+    output.start(start)
+    for one in entries:
+        take(memoryview(one))
+    output.summary(summary)
+    output.close()
+    return path
+
+
 def write(obj: BpfObject, path: Path, batches: Sequence[int] = (3, 1, 4), end: bool = True) -> Path:
     """Write operations in batches, with an interval for each batch and a summary; the first operation is number 0."""
     output = CaptureOutput(path, ABOUT)
@@ -61,3 +90,13 @@ def write(obj: BpfObject, path: Path, batches: Sequence[int] = (3, 1, 4), end: b
         output.summary(whole)
     output.close()
     return path
+
+
+def replayed(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> list[dict[str, Any]]:
+    assert main(["replay", str(path), "--json", *options]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def totals(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of all stages."""
+    return [row for row in summary["rows"] if row["stage"] == TOTAL]

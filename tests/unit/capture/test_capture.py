@@ -12,14 +12,13 @@ import struct
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.thorough import ALL
-from tests.unit.capture.made import ABOUT, START, entry, report, write
+from tests.unit.capture.made import ABOUT, START, entry, keep, replayed, report, totals, write
 from wptrace.bpf.object import BpfObject
 from wptrace.capture import columns, spec, zstd
 from wptrace.capture.frames import Kind, Reader
@@ -38,11 +37,6 @@ def file(obj: BpfObject, tmp_path: Path) -> Path:
     return write(obj, tmp_path / "trace.wpt")
 
 
-def replayed(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> list[dict[str, Any]]:
-    assert main(["replay", str(path), "--json", *options]) == 0
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-
-
 def test_what_was_written_is_reported(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     start, *reported, summary = replayed(file, capsys)
     assert (start["flow"], start["filters"], start["notes"], start["file"]) == (
@@ -55,7 +49,7 @@ def test_what_was_written_is_reported(file: Path, capsys: pytest.CaptureFixture[
     assert {(one["kind"], one["dev"], one["pid"], one["comm"], one["cgroup"]) for one in reported} == {
         ("operation", "sda", 7, "fio", "/cgroup55")
     }
-    total = next(row for row in summary["rows"] if row["stage"] == "total")
+    (total,) = totals(summary)
     assert (total["count"], total["sum_ns"], total["max_ns"], summary["duration_ns"]) == (8, 28, 7, 3_000_000_000)
 
 
@@ -108,7 +102,7 @@ def test_what_was_cut_off_is_reported_as_far_as_it_goes(
     start, *reported, summary = replayed(cut, capsys)
     assert start["notes"][-1].startswith("the capture has no end")
     assert len(reported) == sum(records)
-    total = next(row for row in summary["rows"] if row["stage"] == "total")
+    (total,) = totals(summary)
     assert total["count"] == summary["operations"]["finished"] == sum(reports) == 4
 
 
@@ -153,7 +147,7 @@ def test_a_damaged_frame_costs_what_it_had(file: Path, tmp_path: Path, capsys: p
             with pytest.raises(WptraceError, match="damaged: one frame of it was left out"):
                 main(["replay", str(flipped), "--json"])
             *_, summary = map(json.loads, capsys.readouterr().out.splitlines())
-            total = next(row for row in summary["rows"] if row["stage"] == "total")
+            (total,) = totals(summary)
             assert (total["count"], summary["loss"]["damaged"]) == (8, 1), frame
         page = tmp_path / "page"
         with pytest.raises(WptraceError, match="damaged"):
@@ -289,14 +283,9 @@ def test_paths_are_kept_and_nothing_behind_them(
     obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, secret = tmp_path / "trace.wpt", b"what lay there before"
-    output = CaptureOutput(path, ABOUT)
-    take = output.raw(obj, RECORDS, ["other", "sda"])
-    output.start(START)
     texts = [b"a\0b\0", b"", b"a longer name\0srv\0"]
-    for text in texts:
-        take(memoryview(entry(obj, 1, path=text + secret, path_end=len(text))))
-    output.summary(report("summary", [1], 1))
-    output.close()
+    entries = (entry(obj, 1, path=text + secret, path_end=len(text)) for text in texts)
+    keep(obj, path, entries, report("summary", [1], 1))
     _, *reported, _ = replayed(path, capsys)
     assert [one["path"] for one in reported] == ["/b/a", "", "/srv/a longer name"]
     with closing(Capture(path)) as capture:
@@ -388,12 +377,8 @@ def test_records_end_where_what_was_asked_for_ends(
     path, what = tmp_path / "trace.wpt", as_asked(*asked)
     layout = obj.struct("io_record").before(what.end)
     assert {"interference", "met", "trail"} & set(layout.names) == kept
-    output = CaptureOutput(path, ABOUT)
-    take = output.raw(obj, what, ["other", "sda"])
-    output.start(START)
     whole = entry(obj, 5, **{"interference[0].ns": 7, "interference[0].count": 1})
-    take(memoryview(struct.pack("<II", layout.size, 0) + whole[8 : 8 + layout.size]))
-    output.summary(report("summary", [5], 1))
-    output.close()
+    cut = struct.pack("<II", layout.size, 0) + whole[8 : 8 + layout.size]
+    keep(obj, path, [cut], report("summary", [5], 1), what=what)
     _, reported, _ = replayed(path, capsys)
     assert (reported["total_ns"], [one["ns"] for one in reported["interference"]]) == (5, [7] * heard)

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.capture.made import write
-from tests.unit.capture.test_capture import replayed
+from tests.unit.capture.made import replayed, write
 from wptrace.bpf.object import BpfObject
 from wptrace.cli.main import main
 from wptrace.errors import UsageError

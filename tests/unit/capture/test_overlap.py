@@ -3,20 +3,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.capture.made import ABOUT, START, entry
+from tests.unit.capture import made
+from tests.unit.capture.made import ABOUT, START, entry, keep, totals
 from wptrace.bpf.object import BpfObject
-from wptrace.capture.writer import About, CaptureOutput
+from wptrace.capture.writer import About
 from wptrace.cli.main import main
 from wptrace.errors import UsageError
 from wptrace.flows.io.kinds import KINDS, REQUEST
-from wptrace.flows.io.records import RECORDS
 from wptrace.model.book import Book
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import OPERATIONS, REQUESTS, TOTAL
@@ -84,24 +83,19 @@ def write(
     finished: int = 7,
     found: Sequence[dict[str, Any]] = MANY,
 ) -> Path:
-    output = CaptureOutput(path, about)
-    take = output.raw(obj, RECORDS, ["other", "sda"], {0: "", 10: "/batch", 20: "/app"}.__getitem__)
-    output.start(start)
-    for at, values in enumerate(found):
-        take(memoryview(entry(obj, at, **values)))
     times = Distribution()
     for at in range(finished):
         times.add(at)
     rows = arranged({REQUEST.group("sda", "read"): {TOTAL: times}}, KINDS)
     books = {REQUESTS: Book.read(finished, finished, {}, {}), OPERATIONS: Book.read(7, 7, {}, {})}
-    output.summary(Report("summary", SECOND, SECOND, books, rows, {}, Overhead(0, 0, 0, 0, 0, 0)))
-    output.close()
-    return path
+    summary = Report("summary", SECOND, SECOND, books, rows, {}, Overhead(0, 0, 0, 0, 0, 0))
+    entries = (entry(obj, at, **values) for at, values in enumerate(found))
+    cgroups = {0: "", 10: "/batch", 20: "/app"}
+    return keep(obj, path, entries, summary, start=start, about=about, cgroup_of=cgroups.__getitem__)
 
 
 def replayed(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    assert main(["replay", str(path), "--json", "--summary", "--neighbours", *options]) == 0
-    start, summary = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    start, summary = made.replayed(path, capsys, "--summary", "--neighbours", *options)
     return start, {name["owner"]: name for name in summary.get("neighbours", ())} | {"summary": summary}
 
 
@@ -157,10 +151,9 @@ def test_requests_of_operations_are_in_rows(obj: BpfObject, tmp_path: Path, caps
     file = write(obj, tmp_path / "trace.wpt")
 
     def answered(*options: str) -> tuple[int, int, int, dict[str, int]]:
-        assert main(["replay", str(file), "--json", "--summary", *options]) == 0
-        summary = json.loads(capsys.readouterr().out.splitlines()[-1])
-        totals = [row for row in summary["rows"] if (row["kind"], row["stage"]) == ("request", "total")]
-        count, ns = (sum(row[name] for row in totals) for name in ("count", "sum_ns"))
+        *_, summary = made.replayed(file, capsys, "--summary", *options)
+        rows = [row for row in totals(summary) if row["kind"] == "request"]
+        count, ns = (sum(row[name] for row in rows) for name in ("count", "sum_ns"))
         return count, ns, summary["requests"]["finished"], summary["loss"]
 
     # The second operation of a shared request is the one that is not listed.
@@ -189,11 +182,10 @@ def test_rows_by_owner_are_made_of_operations(
     file = write(obj, tmp_path / "trace.wpt", found=[*MANY[:-1], named])
 
     def answered(*options: str) -> tuple[dict[str, Any], dict[str, tuple[int, int]]]:
-        assert main(["replay", str(file), "--json", "--summary", f"--by={by}", *options]) == 0
-        start, summary = map(json.loads, capsys.readouterr().out.splitlines())
+        start, summary = made.replayed(file, capsys, "--summary", f"--by={by}", *options)
         counts: dict[str, list[int]] = {}
-        for row in summary["rows"]:
-            if row["stage"] == "total" and row["kind"].startswith("owned_"):
+        for row in totals(summary):
+            if row["kind"].startswith("owned_"):
                 counts.setdefault(row["owner"], [0, 0])[row["kind"] == "owned_request"] += row["count"]
         return start, {owner: (operations, requests) for owner, (operations, requests) in counts.items()}
 

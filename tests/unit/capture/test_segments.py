@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.unit.capture import made
-from tests.unit.capture.made import write
+from tests.unit.capture.made import replayed, totals, write
 from wptrace.bpf.object import BpfObject
 from wptrace.capture import writer
 from wptrace.capture.frames import SEGMENT, Kind, Reader, Writer
@@ -39,14 +39,8 @@ def joined(path: Path, *parts: bytes | bytearray) -> Path:
     return path
 
 
-def replayed(path: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[Line, list[Line], Line]:
-    assert main(["replay", str(path), "--json", *words]) == 0
-    start, *events, summary = map(json.loads, capsys.readouterr().out.splitlines())
-    return start, [one for one in events if one["kind"] == "operation"], summary
-
-
 def counted(summary: Line) -> tuple[int, int, int]:
-    (total,) = (row for row in summary["rows"] if row["stage"] == "total")
+    (total,) = totals(summary)
     return total["count"], total["sum_ns"], summary["operations"]["finished"]
 
 
@@ -60,7 +54,7 @@ def test_a_capture_of_many_segments_is_as_one(
 ) -> None:
     path = write(obj, tmp_path / "some.wpt")
     assert len(boundaries(path)) >= 3
-    start, events, summary = replayed(path, capsys)
+    start, *events, summary = replayed(path, capsys)
     assert start["notes"] == made.START.notes
     assert [one["total_ns"] for one in events] == list(range(8))
     assert {(one["dev"], one["comm"], one["cgroup"]) for one in events} == {("sda", "fio", "/cgroup55")}
@@ -73,7 +67,7 @@ def test_segments_may_be_cut_off_before_any(obj: BpfObject, tmp_path: Path, caps
     data, seen = path.read_bytes(), set()
     *places, last = boundaries(path)
     for place in places:
-        start, events, summary = replayed(joined(tmp_path / "rest.wpt", data[place:]), capsys)
+        start, *events, summary = replayed(joined(tmp_path / "rest.wpt", data[place:]), capsys)
         assert "segments of the capture are missing" in start["notes"][-1]
         numbers = [one["total_ns"] for one in events]
         assert numbers == list(range(8))[8 - len(numbers) :]
@@ -86,8 +80,7 @@ def test_segments_may_be_cut_off_before_any(obj: BpfObject, tmp_path: Path, caps
         seen.add(count)
     assert seen == {4, 5, 8}
     # Only the summary has the missing segments.
-    assert main(["replay", str(joined(tmp_path / "rest.wpt", data[last:])), "--json"]) == 0
-    (line,) = map(json.loads, capsys.readouterr().out.splitlines())
+    (line,) = replayed(joined(tmp_path / "rest.wpt", data[last:]), capsys)
     assert (line["kind"], line["notes"][-1].partition(":")[0]) == ("start", "segments of the capture are missing")
 
 
@@ -98,14 +91,14 @@ def test_captures_may_be_put_one_behind_the_other(
     one = write(obj, tmp_path / "one.wpt", (3, 1, 4), ends[0])
     other = write(obj, tmp_path / "other.wpt", (2, 6), ends[1])
     both = joined(tmp_path / "both.wpt", one.read_bytes(), other.read_bytes())
-    start, events, summary = replayed(both, capsys)
+    start, *events, summary = replayed(both, capsys)
     notes = start["notes"][1:]
     assert notes[0] == "the capture was put together of 2 traces"
     assert [note.partition(":")[0] for note in notes[1:]] == ["the capture has no end"] * (ends != (True, True))
     assert [event["total_ns"] for event in events] == [*range(8), *range(8)]
     assert counted(summary) == of([*range(8), *range(8)])
     assert summary["duration_ns"] == 5_000_000_000
-    _, events, summary = replayed(both, capsys, "--pid", "7", "--summary")
+    *_, summary = replayed(both, capsys, "--pid", "7", "--summary")
     assert counted(summary) == of([*range(8), *range(8)])
     with closing(Capture(both)) as capture:
         assert (capture.head.traces, capture.head.whole) == (2, all(ends))

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.capture.made import ABOUT, START, entry, report, write
+from tests.unit.capture.made import ABOUT, START, entry, keep, replayed, report, totals, write
 from wptrace.bpf.object import BpfObject
 from wptrace.capture.writer import About, CaptureOutput
 from wptrace.cli.main import main
@@ -55,8 +55,7 @@ START_NS = 1_000_000_000
 
 def reported(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[list[int], dict[str, Any]]:
     """Return the time of each event, and the summary."""
-    assert main(["replay", str(path), "--json", *options]) == 0
-    _, *singles, summary = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    _, *singles, summary = replayed(path, capsys, *options)
     return [one["total_ns"] for one in singles], summary
 
 
@@ -80,9 +79,9 @@ def test_single_ones_answer(
 ) -> None:
     singles, summary = reported(file, capsys, *options)
     assert singles == expected
-    totals = [row for row in summary["rows"] if row["stage"] == "total"]
-    assert sum(row["count"] for row in totals) == summary["operations"]["finished"] == len(expected)
-    assert sum(row["sum_ns"] for row in totals) == sum(expected)
+    rows = totals(summary)
+    assert sum(row["count"] for row in rows) == summary["operations"]["finished"] == len(expected)
+    assert sum(row["sum_ns"] for row in rows) == sum(expected)
     # Without stories less of each event is decoded.
     assert reported(file, capsys, *options, "--summary") == ([], summary)
 
@@ -112,7 +111,7 @@ def test_a_part_of_the_time(obj: BpfObject, file: Path, capsys: pytest.CaptureFi
     )
     assert singles == [2, 3]
     assert (summary["operations"]["finished"], summary["duration_ns"]) == (2, 2_000_000_000)
-    assert sum(row["sum_ns"] for row in summary["rows"] if row["stage"] == "total") == 5
+    assert sum(row["sum_ns"] for row in totals(summary)) == 5
     everything = reported(file, capsys, f"--since={moment(at[0] - 10**9)}")[1]
     assert everything["rows"] == whole["rows"]
     assert everything["operations"] == whole["operations"]
@@ -143,8 +142,7 @@ def test_several_operations_are_asked_for(file: Path, capsys: pytest.CaptureFixt
     """The last one used to replace the others silently."""
     counts = {}
     for ops in (["read"], ["write"], ["read", "write"]):
-        assert main(["replay", str(file), "--json", *(f"--op={op}" for op in ops)]) == 0
-        start, *_, summary = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        start, *_, summary = replayed(file, capsys, *(f"--op={op}" for op in ops))
         assert start["filters"].get("ops", [start["filters"].get("op")]) == ops
         assert {row["op"] for row in summary["rows"]} <= set(ops)
         counts[tuple(ops)] = len(summary["rows"])
@@ -180,16 +178,13 @@ def test_a_slot_may_become_that_of_another_device(
     obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Earlier records keep the name of the earlier device, even if they were not written yet."""
-    path, names = tmp_path / "trace.wpt", ["other", "sda", ""]
-    output = CaptureOutput(path, ABOUT)
-    take = output.raw(obj, RECORDS, names, CGROUPS.__getitem__)
-    output.start(START)
-    for number, (slot, name) in enumerate([(1, "sda"), (2, "sdb"), (1, "sdb"), (1, "sdc"), (2, "sdb")]):
-        names[slot if name != "sdb" else 2] = name
-        values = {"tgid": 7, "cgroup": 1, "op": 0, "slot": slot}
-        take(memoryview(entry(obj, number + 1, start_ns=START_NS, end_ns=START_NS + number + 1, **values)))
-    output.summary(report("summary", [1, 2, 3, 4, 5], START_NS + wall_offset_ns() + 1000))
-    output.close()
-    assert main(["replay", str(path), "--json"]) == 0
-    _, *singles, _ = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    names = ["other", "sda", ""]
+
+    def entries() -> Iterator[bytes]:
+        for number, (slot, name) in enumerate([(1, "sda"), (2, "sdb"), (1, "sdb"), (1, "sdc"), (2, "sdb")]):
+            names[slot if name != "sdb" else 2] = name
+            yield entry(obj, number + 1, slot=slot)
+
+    path = keep(obj, tmp_path / "trace.wpt", entries(), report("summary", range(1, 6), 1), names=names)
+    _, *singles, _ = replayed(path, capsys)
     assert [one["dev"] for one in singles] == ["sda", "sdb", "sda", "sdc", "sdb"]

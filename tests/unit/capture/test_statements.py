@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.capture.made import ABOUT, START, entry
+from tests.unit.capture import made
+from tests.unit.capture.made import ABOUT, START, entry, totals
 from tests.unit.capture.test_overlap import BACKUP, DB, SECOND, one
 from wptrace.bpf.object import BpfObject
 from wptrace.capture import writer
@@ -87,9 +87,7 @@ def write(obj: BpfObject, path: Path, asked: list[int], times: int = 1, start: S
 
 
 def replayed(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> list[dict[str, Any]]:
-    assert main(["replay", str(path), "--json", *options]) == 0
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    return [one for one in found if one["kind"] != "in_flight"]
+    return [one for one in made.replayed(path, capsys, *options) if one["kind"] != "in_flight"]
 
 
 def test_events_have_their_statement(capture: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,9 +143,7 @@ def test_rows_of_some_of_the_events(capture: Path, capsys: pytest.CaptureFixture
     """Rows of the capture have no cgroup, but its records do."""
     start, summary = replayed(capture, capsys, "--by=statement", "--cgroup=/app", "--summary")
     assert start["notes"][-1] == "rows by statement are computed from the single operations and requests of the capture"
-    rows = {
-        one["owner"]: one for one in summary["rows"] if one["kind"] == "owned_operation" and one["stage"] == "total"
-    }
+    rows = {one["owner"]: one for one in totals(summary) if one["kind"] == "owned_operation"}
     assert {name: (one["count"], one["statement"]) for name, one in rows.items()} == {
         "select ? from orders": (2, "select ? from orders"),
         LATIN: (1, LATIN),
@@ -202,16 +198,13 @@ def test_traces_by_other_owners_have_no_statement(
     obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The field of the statement is ignored."""
-    output = CaptureOutput(tmp_path / "trace.wpt", ABOUT)
-    take = output.raw(obj, as_asked(True, True, True), ["other", "sda"], str)
-    output.start(START)
-    take(memoryview(entry(obj, 1, statement=QUERY)))
-    books = {REQUESTS: Book.read(0, 0, {}, {}), OPERATIONS: Book.read(1, 1, {}, {})}
-    output.summary(Report("summary", SECOND, SECOND, books, {}, {}, Overhead(0, 0, 0, 0, 0, 0)))
-    output.close()
-    _, event, _ = replayed(tmp_path / "trace.wpt", capsys)
+    summary = made.report("summary", [1], SECOND)
+    path = made.keep(
+        obj, tmp_path / "trace.wpt", [entry(obj, 1, statement=QUERY)], summary, what=as_asked(True, True, True)
+    )
+    _, event, _ = made.replayed(path, capsys)
     assert not {"owner", "statement"} & event.keys()
     with pytest.raises(UsageError, match="--by statement cannot be answered"):
-        main(["replay", str(tmp_path / "trace.wpt"), "--by=statement"])
-    assert main(["replay", str(tmp_path / "trace.wpt"), "--csv"]) == 0
+        main(["replay", str(path), "--by=statement"])
+    assert main(["replay", str(path), "--csv"]) == 0
     assert "statement" not in capsys.readouterr().out.splitlines()[0]
