@@ -130,6 +130,12 @@ def reported(path: Path, case: int) -> str:
     return stream.getvalue()
 
 
+def refused(path: Path) -> None:
+    with pytest.raises(WptraceError, match="makes no sense"), closing(Capture(path)) as capture:
+        for _ in capture.items():
+            pass
+
+
 @contextmanager
 def flipped(path: Path, at: int, bit: int) -> Iterator[None]:
     """Flip a bit. In place, because writing thousands of files would take longer than reading them."""
@@ -282,13 +288,16 @@ def test_names_of_cgroups_without_end_take_their_time_once(frames: Frames, tmp_p
 
 
 @pytest.mark.parametrize(
-    "statements",
-    [{"7": "x" * 10_000}, {"7": {"comm": 7}}, {"7": 1.5}, {"seven": "x"}, {"-7": "x"}, ["x"], {"7": {"x": "y"}}],
+    "names",
+    [
+        *({"statements": one} for one in ({"7": "x" * 10_000}, {"7": {"comm": 7}}, {"7": 1.5}, {"7": {"x": "y"}})),
+        *({"statements": one} for one in ({"seven": "x"}, {"-7": "x"}, ["x"])),
+        *({"devices": one} for one in ({"0": ["other"]}, {"0": ["other", "x" * (1 << 14)]}, {"9": ["other", "sda"]})),
+        *({"devices": one} for one in ({"x": []}, {"0": 7}, {"0": [[], {}]}, [])),
+    ],
 )
-def test_statements_that_no_writer_wrote(frames: Frames, tmp_path: Path, statements: Any) -> None:
-    path = made(tmp_path / "file", [*frames[:-1], (Kind.NAMES, {"statements": statements}), frames[-1]])
-    with pytest.raises(WptraceError, match="makes no sense"), closing(Capture(path)) as capture:
-        list(capture.items())
+def test_names_that_no_writer_wrote(frames: Frames, tmp_path: Path, names: Any) -> None:
+    refused(made(tmp_path / "file", [*frames[:-1], (Kind.NAMES, names), frames[-1]]))
 
 
 def test_statements_have_bounded_room(frames: Frames, tmp_path: Path) -> None:
@@ -316,27 +325,7 @@ def test_texts_have_lengths_that_can_be_shown(frames: Frames, tmp_path: Path, wh
         kind["labels"][0][0] = "x" * 300
     else:
         kind["stages"][0]["name" if where == "stage" else "meaning"] = "x" * (1 << 17)
-    path = made(tmp_path / "file", [*frames[:at], (Kind.NAMES, content), *frames[at + 1 :]])
-    with pytest.raises(WptraceError, match="makes no sense"), closing(Capture(path)) as capture:
-        list(capture.items())
-
-
-@pytest.mark.parametrize(
-    "devices",
-    [
-        {"0": ["other"]},
-        {"0": ["other", "x" * (1 << 14)]},
-        {"9": ["other", "sda"]},
-        {"x": []},
-        {"0": 7},
-        {"0": [[], {}]},
-        [],
-    ],
-)
-def test_slots_get_names_of_devices_and_no_others(frames: Frames, tmp_path: Path, devices: Any) -> None:
-    path = made(tmp_path / "file", [*frames[:-1], (Kind.NAMES, {"devices": devices}), frames[-1]])
-    with pytest.raises(WptraceError, match="makes no sense"), closing(Capture(path)) as capture:
-        list(capture.items())
+    refused(made(tmp_path / "file", [*frames[:at], (Kind.NAMES, content), *frames[at + 1 :]]))
 
 
 @pytest.mark.parametrize("size", [1 << 24, 1 << 28])
@@ -358,9 +347,7 @@ def test_what_unpacks_to_more_than_there_may_be_is_not_unpacked(frames: Frames, 
         writer.close()
         tracemalloc.start()
         try:
-            with pytest.raises(WptraceError, match="makes no sense"), closing(Capture(path)) as capture:
-                for _ in capture.items():
-                    pass
+            refused(path)
             assert tracemalloc.get_traced_memory()[1] < 40 << 20
         finally:
             tracemalloc.stop()
@@ -409,9 +396,7 @@ def test_zstd_of_all_sorts_is_bounded() -> None:
     ],
 )
 def test_layouts_that_no_compiler_makes(frames: Frames, struct_: Any, tmp_path: Path) -> None:
-    path = made(tmp_path / "file", spoilt(frames, Kind.LAYOUT, struct=struct_))
-    with pytest.raises(WptraceError, match="makes no sense"), closing(Capture(path)) as capture:
-        list(capture.items())
+    refused(made(tmp_path / "file", spoilt(frames, Kind.LAYOUT, struct=struct_)))
 
 
 def test_a_sparse_file_is_no_reason_for_memory(frames: Frames, tmp_path: Path) -> None:
@@ -435,12 +420,11 @@ def test_a_million_records_that_are_alike_come_some_at_a_time(frames: Frames, tm
     for count, sound in ((many, True), (many + 1, False), (1 << 32 - 1, False)):
         content = HEADER.pack(0, count, 0) + bytes(stride // columns.WORD)
         path = made(tmp_path / "file", [one for one in frames if one[0] != Kind.RECORDS] + [(Kind.RECORDS, content)])
+        if not sound:
+            refused(path)
+            continue
         with closing(Capture(path)) as capture:
-            if sound:
-                assert sum(1 for _ in capture.items()) > 1
-            else:
-                with pytest.raises(WptraceError, match="makes no sense"):
-                    list(capture.items())
+            assert sum(1 for _ in capture.items()) > 1
 
 
 def test_what_an_output_raises_is_not_called_damage(
