@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -54,16 +55,27 @@ def test_paths_come_leaf_first(names: bytes, cut: bool, expected: str) -> None:
 # --- Records --------------------------------------------------------------------------------------------------
 
 
-def reported(obj: BpfObject, monkeypatch: pytest.MonkeyPatch, **values: Any) -> Any:
+@pytest.fixture
+def stories(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> Stories:
     monkeypatch.setattr(io_records, "wall_offset_ns", lambda: 1_000_000)
+    made = Stories(obj, NAMES)
+    made.cgroups = SimpleNamespace(of=lambda number: f"/cgroup{number}")  # type: ignore[assignment]
+    return made
+
+
+@pytest.fixture
+def reported(obj: BpfObject, stories: Stories) -> Callable[..., Any]:
+    """Decode a record with these fields."""
     layout = obj.struct("io_record")
-    stories = Stories(obj, NAMES)
-    stories.cgroups = SimpleNamespace(of=lambda number: f"/cgroup{number}")  # type: ignore[assignment]
-    array = {name: values.pop(name) for name in list(values) if isinstance(values[name], (list, tuple))}
-    for name, parts in array.items():
-        values.update({f"{name}[{place}]": part for place, part in enumerate(parts)})
-    (found,) = stories.decode([stories.layout.unpack(packed(layout, **values))])
-    return found
+
+    def decoded(**values: Any) -> Any:
+        array = {name: values.pop(name) for name in list(values) if isinstance(values[name], (list, tuple))}
+        for name, parts in array.items():
+            values.update({f"{name}[{place}]": part for place, part in enumerate(parts)})
+        (found,) = stories.decode([stories.layout.unpack(packed(layout, **values))])
+        return found
+
+    return decoded
 
 
 POINTS = ("queued", "got", "issued", "handed", "seen", "completed")
@@ -76,10 +88,8 @@ CHAIN = {
 }
 
 
-def test_an_operation(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_operation(reported: Callable[..., Any]) -> None:
     found = reported(
-        obj,
-        monkeypatch,
         start_ns=100,
         handed_ns=210,
         seen_ns=480,
@@ -137,14 +147,14 @@ def test_an_operation(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
-def test_stretches_and_requests(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stretches_and_requests(obj: BpfObject, reported: Callable[..., Any]) -> None:
     stages = obj.enum("op_stage")
     words = [until << 8 | stages.index(name) for name, until in (("fs", 10), ("device", 25), ("fs", 30))]
     other = {f"trail__children[0].times.{name}": 90 + at for at, name in enumerate(POINTS)}
     own = {f"trail__children[3].times.{name}": 110 + at for at, name in enumerate(POINTS)}
     whole = {"trail__children[3].dev": kernel_dev(8, 17), "trail__children[3].bytes": 512, **other, **own}
     kept = {f"trail__segments[{at}]": word for at, word in enumerate(words)}
-    found = reported(obj, monkeypatch, start_ns=100, end_ns=130, trail__more=2, **kept, **whole)
+    found = reported(start_ns=100, end_ns=130, trail__more=2, **kept, **whole)
     assert found.segments == [("fs", 0, 10), ("device", 10, 25), ("fs", 25, 30)]
     assert found.more == 2
     assert [one.times for one in found.children] == [
@@ -152,13 +162,11 @@ def test_stretches_and_requests(obj: BpfObject, monkeypatch: pytest.MonkeyPatch)
         {name: at for at, name in enumerate(POINTS, 10)},
     ]
     assert (found.children[1].fields["maj_min"], found.children[1].fields["bytes"]) == ("8:17", 512)
-    assert reported(obj, monkeypatch, start_ns=100, end_ns=130).segments == []
+    assert reported(start_ns=100, end_ns=130).segments == []
     with pytest.raises(ValueError, match="before it begins"):
-        reported(obj, monkeypatch, **{"trail__segments[0]": 20 << 8, "trail__segments[1]": 10 << 8})
+        reported(**{"trail__segments[0]": 20 << 8, "trail__segments[1]": 10 << 8})
     # A request passes its stages one after the other.
-    request = reported(
-        obj, monkeypatch, kind=2, **{f"stages[{stages.index('queue')}]": 5, f"stages[{stages.index('device')}]": 6}
-    )
+    request = reported(kind=2, **{f"stages[{stages.index('queue')}]": 5, f"stages[{stages.index('device')}]": 6})
     assert request.segments == [("queue", 0, 5), ("device", 5, 11)]
 
 
@@ -169,20 +177,20 @@ def test_a_stage_takes_some_bits_of_a_word(bits: int, obj: BpfObject) -> None:
         Trails(obj.struct("trail"), bits, ["fs"], lambda op, flags: "", str)
 
 
-def test_a_hit_has_no_request_and_an_operation_may_fail(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = reported(obj, monkeypatch, kind=1, offset=-1, cpus__issue=NO_CPU, cpus__irq=NO_CPU, deleted=1, path_cut=1)
+def test_a_hit_has_no_request_and_an_operation_may_fail(reported: Callable[..., Any]) -> None:
+    found = reported(kind=1, offset=-1, cpus__issue=NO_CPU, cpus__irq=NO_CPU, deleted=1, path_cut=1)
     assert found.group == HIT.group("other", "read")
     assert not {"sector", "bytes", "rwbs", "maj_min"} & set(found.fields)
     assert found.fields["offset"] is None
     assert found.fields["cpus"] == {"submit": 0, "issue": None, "irq": None, "complete": 0, "wake": 0}
     assert (found.fields["deleted"], found.fields["path"]) == (True, ".../")
-    failed = reported(obj, monkeypatch, result=-errno.EIO)
+    failed = reported(result=-errno.EIO)
     assert (failed.fields["result"], failed.fields["error"]) == (-errno.EIO, errno.EIO)
 
 
-def test_a_commit_that_was_waited_for(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_that_was_waited_for(reported: Callable[..., Any]) -> None:
     values: dict[str, Any] = {"op": 2, "stages": [0, 1, 5]}
-    assert "journal" not in reported(obj, monkeypatch, op=2).stages
+    assert "journal" not in reported(op=2).stages
     known = {
         "transaction": 7,
         "pid": 30,
@@ -194,7 +202,7 @@ def test_a_commit_that_was_waited_for(obj: BpfObject, monkeypatch: pytest.Monkey
     }
     most = {"most_pid": 40, "most_comm": b"cp", "most_handles": 8, "most_blocks": 60}
     whole = {f"commit__{name}": value for name, value in {**known, **most, "handles": 9, "blocks": 64}.items()}
-    found = reported(obj, monkeypatch, **values, **whole)
+    found = reported(**values, **whole)
     assert (found.group.label("op"), found.stages["journal"]) == ("sync", 5)
     assert found.fields["commit"] == {
         **known,
@@ -203,24 +211,18 @@ def test_a_commit_that_was_waited_for(obj: BpfObject, monkeypatch: pytest.Monkey
         "blocks": 64,
         "most": {"pid": 40, "comm": "cp", "handles": 8, "blocks": 60},
     }
-    assert reported(obj, monkeypatch, **values, commit__transaction=7).fields["commit"] == {"transaction": 7}
-    assert reported(obj, monkeypatch, commit__transaction=7, commit__pid=30).fields["commit"]["most"] is None
+    assert reported(**values, commit__transaction=7).fields["commit"] == {"transaction": 7}
+    assert reported(commit__transaction=7, commit__pid=30).fields["commit"]["most"] is None
 
 
-def test_waits_of_an_operation(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waits_of_an_operation(obj: BpfObject, stories: Stories, reported: Callable[..., Any]) -> None:
     stacks = {3: ("lock of the file", ("ext4_buffered_write_iter", "vfs_write"))}
-    decode = Stories.decode
-
-    def with_stacks(self: Stories, records: Any) -> Any:
-        self.stack_of = lambda number: stacks.get(number, io_records.NO_STACK)
-        return decode(self, records)
-
-    monkeypatch.setattr(Stories, "decode", with_stacks)
-    assert "waits" not in reported(obj, monkeypatch, op=1).fields
+    stories.stack_of = lambda number: stacks.get(number, io_records.NO_STACK)
+    assert "waits" not in reported(op=1).fields
     stages = obj.enum("op_stage")
     first = {"waits[0]__ns": 5, "waits[0]__stack": 3, "waits[0]__stage": stages.index("fs"), "waits[0]__count": 2}
     second = {"waits[1]__ns": 7, "waits[1]__stack": obj.constants["WAIT_OTHER"], "waits[1]__count": 1}
-    assert reported(obj, monkeypatch, op=1, **first, **second).fields["waits"] == [
+    assert reported(op=1, **first, **second).fields["waits"] == [
         {
             "stage": "fs",
             "reason": "lock of the file",
@@ -232,81 +234,63 @@ def test_waits_of_an_operation(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) 
     ]
 
 
-def test_flushes_that_a_request_waited_for(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "flush" not in reported(obj, monkeypatch, op=1).fields
-    found = reported(obj, monkeypatch, op=1, flush_before=7, flush_behind=9)
+def test_flushes_that_a_request_waited_for(reported: Callable[..., Any]) -> None:
+    assert "flush" not in reported(op=1).fields
+    found = reported(op=1, flush_before=7, flush_behind=9)
     assert found.fields["flush"] == {"before_ns": 7, "behind_ns": 9}
 
 
-def test_what_is_seldom_is_reported_if_there_is_some(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not {"layers", "unattributed"} & set(reported(obj, monkeypatch).stages)
-    assert reported(obj, monkeypatch, stages=[0] * 12 + [5]).stages["unattributed"] == 5
-    assert reported(obj, monkeypatch, stages=[0, 0, 0, 0, 7, *[0] * 8]).stages["layers"] == 7
+def test_what_is_seldom_is_reported_if_there_is_some(reported: Callable[..., Any]) -> None:
+    assert not {"layers", "unattributed"} & set(reported().stages)
+    assert reported(stages=[0] * 12 + [5]).stages["unattributed"] == 5
+    assert reported(stages=[0, 0, 0, 0, 7, *[0] * 8]).stages["layers"] == 7
 
 
-def test_what_else_happened_is_reported_if_something_did(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "events" not in reported(obj, monkeypatch).fields
-    assert "events" not in reported(obj, monkeypatch, events__below=1).fields
-    found = reported(obj, monkeypatch, events__below=1, events__merged=300, events__parts=2)
+def test_what_else_happened_is_reported_if_something_did(reported: Callable[..., Any]) -> None:
+    assert "events" not in reported().fields
+    assert "events" not in reported(events__below=1).fields
+    found = reported(events__below=1, events__merged=300, events__parts=2)
     assert found.fields["events"] == {"merged": 300, "parts": 2}
 
 
-def test_a_request_that_nobody_waits_for(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_nobody_waits_for(reported: Callable[..., Any]) -> None:
     # BLK_STS_MEDIUM
-    stages = [0, 0, 0, *range_of(0, 9)]
-    found = reported(
-        obj, monkeypatch, kind=2, op=3, request_op=3, slot=1, stages=stages, dev=kernel_dev(8, 0), result=7
-    )
+    stages = [0, 0, 0, *range(9)]
+    found = reported(kind=2, op=3, request_op=3, slot=1, stages=stages, dev=kernel_dev(8, 0), result=7)
     assert found.group == REQUEST.group("sda", "discard")
     assert found.stages == {"throttle": 2, "queue": 3, "driver": 4, "device": 5, "complete": 6}
     assert found.fields["error"] == errno.ENODATA
     assert not {"path", "offset", "interference", "result"} & set(found.fields)
 
 
-def test_an_asynchronous_operation_tells_its_interface(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = reported(obj, monkeypatch, interface=1, user_data=71, stages=[5, 6])
+def test_an_asynchronous_operation_tells_its_interface(reported: Callable[..., Any]) -> None:
+    found = reported(interface=1, user_data=71, stages=[5, 6])
     assert (found.fields["interface"], found.fields["user_data"]) == ("uring", 71)
     assert (found.stages["submit"], found.stages["fs"]) == (5, 6)
 
 
-def test_a_request_that_writes_back_has_the_file_and_for_how_long_it_was_dirty(
-    obj: BpfObject, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_that_writes_back_has_the_file_and_for_how_long_it_was_dirty(reported: Callable[..., Any]) -> None:
     names = b"file\0srv\0"
-    found = reported(
-        obj, monkeypatch, kind=2, op=1, dirty_ns=7, inode=131, offset=8192, path=names, path_end=len(names)
-    )
+    found = reported(kind=2, op=1, dirty_ns=7, inode=131, offset=8192, path=names, path_end=len(names))
     expected = {"dirty_ns": 7, "path": "/srv/file", "deleted": False, "inode": 131, "offset": 8192}
     assert {name: found.fields[name] for name in expected} == expected
 
 
-def test_what_held_it_is_reported_by_controller(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "throttled_by" not in reported(obj, monkeypatch, kind=2, op=1).fields
+def test_what_held_it_is_reported_by_controller(reported: Callable[..., Any]) -> None:
+    assert "throttled_by" not in reported(kind=2, op=1).fields
     for kind in (0, 2):
-        found = reported(obj, monkeypatch, kind=kind, held=[5, 0, 0, 0, 9, 0])
+        found = reported(kind=kind, held=[5, 0, 0, 0, 9, 0])
         assert found.fields["throttled_by"] == [{"controller": "io_max", "ns": 5}, {"controller": "tag", "ns": 9}]
 
 
-def range_of(first: int, end: int) -> list[int]:
-    return list(range(first, end))
-
-
-def test_interference_is_reported_by_kind(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interference_is_reported_by_kind(reported: Callable[..., Any]) -> None:
     values: dict[str, Any] = {}
     names = ("hog", "virtio0", "", "spinner")
     for place, name in enumerate(names):
-        values.update(
-            {
-                f"interference[{place}].ns": 10 + place,
-                f"interference[{place}].count": place + 1,
-                f"interference[{place}].cpu": place,
-            }
-        )
-        values.update({f"interference[{place}].name": name.encode(), f"interference[{place}].pid": 100 + place})
+        one = {"ns": 10 + place, "count": place + 1, "cpu": place, "name": name.encode(), "pid": 100 + place}
+        values.update({f"interference[{place}].{field}": value for field, value in one.items()})
     values["interference[2].softirq"] = 4
-    found = reported(
-        obj, monkeypatch, **values, before_wakeup__count=1, before_wakeup__ns=99, before_wakeup__name=b"fio"
-    )
+    found = reported(**values, before_wakeup__count=1, before_wakeup__ns=99, before_wakeup__name=b"fio")
     assert found.fields["interference"] == [
         {"kind": "preempted", "name": "hog", "pid": 100, "cpu": 0, "ns": 10, "count": 1},
         {"kind": "hardirq", "name": "virtio0", "pid": None, "cpu": 1, "ns": 11, "count": 2},
