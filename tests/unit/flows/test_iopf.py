@@ -5,21 +5,20 @@ from __future__ import annotations
 
 import argparse
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.flows.test_discover import OBJECTS
-from wptrace.bpf.btf import Btf, Enum
-from wptrace.bpf.elf import ObjectFile
+from tests.unit.flows.test_discover import ARCHES, enum_names, parsed
 from wptrace.bpf.object import open_object
 from wptrace.engine.filters import Filter
 from wptrace.engine.hooks import Way
 from wptrace.engine.resolver import Attempts, Loaded
+from wptrace.errors import UsageError
 from wptrace.flows import iopf
-from wptrace.flows.iopf import IopfFlow, rows
-from wptrace.model.kind import TOTAL
-from wptrace.model.kind import names as names_of
+from wptrace.flows.iopf import IopfFlow, device_named, rows
+from wptrace.model.kind import TOTAL, names
 
 MS = 1_000_000
 OBJECT = open_object("iopf")
@@ -94,18 +93,11 @@ def test_only_those_that_are_wanted() -> None:
     assert len(flow(Filter(dev=(name,)), state(1, dev=name[:31].encode())).in_flight(0)) == 1
 
 
-@pytest.mark.parametrize("arch", ["x86_64", "arm64"])
+@pytest.mark.parametrize("arch", ARCHES)
 def test_names_are_those_of_the_object(arch: str) -> None:
-    btf = Btf.parse(ObjectFile(OBJECTS / arch / "iopf.bpf.o").content(".BTF"))
-
-    def names(name: str) -> list[str]:
-        found = btf.find(name, Enum)
-        assert found is not None
-        prefix = f"{name.upper()}_"
-        return [value.name[len(prefix) :].lower() for value in found.values if value.name.startswith(prefix)]
-
-    assert names("iopf_stage") == [*names_of(IopfFlow.kinds), TOTAL]
-    assert set(names("iopf_cause")) == set(iopf._CAUSES)
+    _, btf = parsed("iopf", arch)
+    assert enum_names(btf, "iopf_stage") == [*names_of(IopfFlow.kinds), TOTAL]
+    assert set(enum_names(btf, "iopf_cause")) == set(iopf._CAUSES)
 
 
 @pytest.mark.parametrize(
@@ -126,3 +118,24 @@ def test_the_notes_tell_what_is_not_seen(taken: str, handling: str, said: str) -
     found.attempts.refused.update(dict.fromkeys(hook.ways[-1].programs, "no such function"))
     (note,) = iopf._notes(found)
     assert said in note
+
+
+# --- Devices ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sys(tmp_path: Path) -> Path:
+    (tmp_path / "bus" / "pci" / "devices" / "0000:75:00.0").mkdir(parents=True)
+    (tmp_path / "devices" / "rootless").mkdir(parents=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["0000:75:00.0", "rootless"])
+def test_a_device_of_a_bus_or_of_none(sys: Path, name: str) -> None:
+    assert device_named(name, sys) == name
+
+
+@pytest.mark.parametrize("name", ["0000:76:00.0", "", ".", "..", "*", "0000:75:00.?", "../bus", "/dev/null"])
+def test_what_is_none(sys: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="there is no device"):
+        device_named(name, sys)

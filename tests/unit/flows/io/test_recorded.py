@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Optional
 
 import pytest
 
@@ -25,48 +26,54 @@ FLAGS = {"REQ_SYNC": 11, "REQ_META": 12, "REQ_FUA": 17}
 DEV = 259 << 20
 
 
+Decoded = Callable[..., tuple[Event, Optional[Span]]]
+
+
 @pytest.fixture
 def layout(obj: BpfObject) -> Described:
     return Described(facts(obj, RECORDED._replace(more=FLAGS), ["sda", "sdb"]))
 
 
-def record(layout: Described, obj: BpfObject, kind: str, **values: Any) -> Any:
-    """Make a record. `ages` are times before its end."""
-    order, unit = layout.enum("recorded_time"), values.pop("unit", 0)
-    for name, age in values.pop("ages", {}).items():
-        values[f"times[{order.index(name)}]"] = (END - age >> unit) & 0xFFFFFFFF
-    for place, charge in enumerate(values.pop("charges", ())):
-        at = ["sector", "sector", "dev", "unused"][place - 8] if place >= 8 else f"times[{place}]"
-        values[at] = charge << 32 | values[at] if place == 9 else charge
-    bits = (
-        layout.enum("recorded_kind").index(kind) | layout.enum("interface").index(values.pop("interface", "call")) << 2
-    )
-    bits |= 0x80 if unit else 0
-    values = {"end_ns": END, "slot": 1, "tid": 12, "kind": bits, **values}
-    return layout.struct("recorded").packed()[0].unpack(packed(obj.struct("recorded"), **values))
+@pytest.fixture
+def decoded(obj: BpfObject, layout: Described) -> Decoded:
+    """Decode a record. `ages` are times before its end."""
+
+    def made(kind: str, **values: Any) -> tuple[Event, Span | None]:
+        order, unit = layout.enum("recorded_time"), values.pop("unit", 0)
+        for name, age in values.pop("ages", {}).items():
+            values[f"times[{order.index(name)}]"] = (END - age >> unit) & 0xFFFFFFFF
+        for place, charge in enumerate(values.pop("charges", ())):
+            at = ["sector", "sector", "dev", "unused"][place - 8] if place >= 8 else f"times[{place}]"
+            values[at] = charge << 32 | values[at] if place == 9 else charge
+        interface = layout.enum("interface").index(values.pop("interface", "call"))
+        bits = layout.enum("recorded_kind").index(kind) | interface << 2 | (0x80 if unit else 0)
+        data = packed(obj.struct("recorded"), **{"end_ns": END, "slot": 1, "tid": 12, "kind": bits, **values})
+        found = layout.struct("recorded").packed()[0].unpack(data)
+        recorded = Recorded(layout)
+        recorded.names = Names(TASKS, {(DEV, 131): "/srv/file"})
+        (event,) = recorded.decode([found], WALL)
+        (span,) = recorded.spans([found], OwnerNames(PROCESS, str, str))
+        return event, span
+
+    return made
 
 
-def decoded(layout: Described, found: Any) -> tuple[Event, Span | None]:
-    made = Recorded(layout)
-    made.names = Names(TASKS, {(DEV, 131): "/srv/file"})
-    (event,) = made.decode([found], WALL)
-    (span,) = made.spans([found], OwnerNames(PROCESS, str, str))
-    return event, span
+def spent(event: Event) -> dict[str, int]:
+    """Return the stages that took time."""
+    return {name: ns for name, ns in event.stages.items() if ns}
 
 
-def test_a_call_with_its_request(obj: BpfObject, layout: Described) -> None:
+def test_a_call_with_its_request(layout: Described, decoded: Decoded) -> None:
     ages = {"start": 9000, "queued": 8000, "got": 7990, "issued": 7000, "handed": 6900, "seen": 500, "completed": 400}
     op = layout.enum("block_op").index("write")
-    found = record(
-        layout, obj, "both", ages={**ages, "issued_to_fs": 100}, sector=64, dev=DEV, inode=131, file_dev=DEV,
+    event, span = decoded(
+        "both", ages={**ages, "issued_to_fs": 100}, sector=64, dev=DEV, inode=131, file_dev=DEV,
         offset=4096, bytes=4096, result=4096, length=4096, stages=1, op=op, flags=1 << 11 - 8,
     )  # fmt: skip
-    event, span = decoded(layout, found)
     assert (event.group.kind.name, event.group.label("dev"), event.end_ns, event.total_ns) == (
         "operation", "sdb", END + WALL, 9000,
     )  # fmt: skip
-    stages = {name: ns for name, ns in event.stages.items() if ns}
-    assert stages == {
+    assert spent(event) == {
         "fs": 1000, "throttle": 10, "queue": 990, "driver": 100, "device": 6400, "complete": 100, "wakeup": 300,
         "return": 100,
     }  # fmt: skip
@@ -78,61 +85,41 @@ def test_a_call_with_its_request(obj: BpfObject, layout: Described) -> None:
     assert str(span.owner) == "db[11]"
 
 
-def test_an_asynchronous_one_begins_before_it_is_in_the_file(obj: BpfObject, layout: Described) -> None:
+def test_an_asynchronous_one_begins_before_it_is_in_the_file(decoded: Decoded) -> None:
     ages = {"queued": 800, "got": 800, "issued": 700, "handed": 700, "seen": 50, "completed": 50}
     for submitted, expected in ((950, {"submit": 50}), (900, {})):
-        found = record(
-            layout,
-            obj,
-            "both",
-            interface="uring",
-            stages=1,
-            dev=DEV,
-            ages={**ages, "start": submitted, "issued_to_fs": 900},
-        )
-        event, _ = decoded(layout, found)
+        times = {**ages, "start": submitted, "issued_to_fs": 900}
+        event, _ = decoded("both", interface="uring", stages=1, dev=DEV, ages=times)
         assert event.total_ns == submitted == sum(event.stages.values())
         rest = {"fs": 100, "queue": 100, "device": 650, "wakeup": 50}
-        assert {name: ns for name, ns in event.stages.items() if ns} == {**expected, **rest}
+        assert spent(event) == {**expected, **rest}
         assert ("submit" in event.stages) == bool(expected)
         assert event.fields["interface"] == "uring"
 
 
-def test_what_seems_to_come_after_the_end_comes_with_it(obj: BpfObject, layout: Described) -> None:
+def test_what_seems_to_come_after_the_end_comes_with_it(decoded: Decoded) -> None:
     """Clocks of two CPUs may differ."""
     ages = {"start": 900, "queued": 800, "got": 700, "issued": 600, "handed": 600, "seen": -30, "completed": -20}
-    event, span = decoded(layout, record(layout, obj, "both", stages=1, ages={**ages, "issued_to_fs": 0}))
-    assert {name: ns for name, ns in event.stages.items() if ns} == {
-        "fs": 100,
-        "throttle": 100,
-        "queue": 100,
-        "device": 600,
-    }
+    event, span = decoded("both", stages=1, ages={**ages, "issued_to_fs": 0})
+    assert spent(event) == {"fs": 100, "throttle": 100, "queue": 100, "device": 600}
     assert span is not None
     assert span.completed_ns == END
 
 
-def test_what_seems_to_come_before_the_point_before_it_comes_with_that(obj: BpfObject, layout: Described) -> None:
+def test_what_seems_to_come_before_the_point_before_it_comes_with_that(decoded: Decoded) -> None:
     """Clocks of two CPUs may differ."""
     ages = {"start": 900, "queued": 800, "got": 850, "issued": 600, "handed": 650, "seen": 50, "completed": 40}
-    event, _ = decoded(layout, record(layout, obj, "both", stages=1, ages={**ages, "issued_to_fs": 10}))
-    stages = {name: ns for name, ns in event.stages.items() if ns}
-    assert stages == {"fs": 100, "queue": 200, "device": 550, "complete": 10, "wakeup": 30, "return": 10}
-    assert sum(stages.values()) == event.total_ns == 900
+    event, _ = decoded("both", stages=1, ages={**ages, "issued_to_fs": 10})
+    assert spent(event) == {"fs": 100, "queue": 200, "device": 550, "complete": 10, "wakeup": 30, "return": 10}
+    assert sum(event.stages.values()) == event.total_ns == 900
 
 
 @pytest.mark.parametrize("took", [0xFFEF_FFFF, 4_300_000_000, 3600 * 10**9])
-def test_a_request_of_more_than_a_lower_half_is_in_coarse_units(obj: BpfObject, layout: Described, took: int) -> None:
+def test_a_request_of_more_than_a_lower_half_is_in_coarse_units(layout: Described, decoded: Decoded, took: int) -> None:
     unit = layout.constants["RECORDED_COARSE_SHIFT"] if took >= 0xFFF0_0000 else 0
-    ages = {
-        "queued": took,
-        "got": took,
-        "issued": took - 5_000_000,
-        "handed": took - 5_000_000,
-        "seen": 0,
-        "completed": 0,
-    }
-    event, span = decoded(layout, record(layout, obj, "request", stages=1, ages=ages, unit=unit))
+    issued = took - 5_000_000
+    ages = {"queued": took, "got": took, "issued": issued, "handed": issued, "seen": 0, "completed": 0}
+    event, span = decoded("request", stages=1, ages=ages, unit=unit)
     exact = 1 << unit
     assert abs(event.total_ns - took) < 2 * exact
     assert abs(event.stages["queue"] - 5_000_000) < 2 * exact
@@ -143,18 +130,14 @@ def test_a_request_of_more_than_a_lower_half_is_in_coarse_units(obj: BpfObject, 
 
 
 @pytest.mark.parametrize("unit", [0, 10])
-def test_charges_are_those_of_the_stages_in_the_mask(obj: BpfObject, layout: Described, unit: int) -> None:
+def test_charges_are_those_of_the_stages_in_the_mask(layout: Described, decoded: Decoded, unit: int) -> None:
     names = layout.enum("op_stage")[:-1]
     some = names[:12]
     charges = [(1 << 31) + 1000 * (number + 1) for number in range(len(some))]
-    found = record(
-        layout, obj, "operation", charges=charges, unit=unit, stages=(1 << len(some)) - 1, bytes=3, flags=1, result=-5
-    )
-    event, span = decoded(layout, found)
+    mask = (1 << len(some)) - 1
+    event, span = decoded("operation", charges=charges, unit=unit, stages=mask, bytes=3, flags=1, result=-5)
     assert span is None
-    assert {name: ns for name, ns in event.stages.items() if ns} == {
-        name: ns << unit for name, ns in zip(some, charges)
-    }
+    assert spent(event) == {name: ns << unit for name, ns in zip(some, charges)}
     assert event.total_ns == sum(charges) << unit
     assert (event.fields["requests"], event.fields["readahead"], event.fields["error"]) == (3, 1, 5)
     # Stages are in the order of the path.
