@@ -29,16 +29,28 @@ class Match(NamedTuple):
     stateful: int
 
 
-def find_device(table: Table, dev: int, sector: int, any_sector: bool = False) -> Match | None:
-    """find_device() of bpf_src/lib/block.h, line by line."""
-    at = (dev * HASH & 0xFFFFFFFF) >> 24
+def entries_of(table: Table, dev: int) -> Iterator[dict[str, int]]:
+    """Generate the entries of a number in the order in which BPF finds them, as device_place() and its callers do."""
+    at = (dev * HASH & 0xFFFFFFFF) >> 32 - (len(table) - 1).bit_length()
     for probe in range(PROBES):
-        entry = table[(at + probe) & (DEVICES - 1)] or dict.fromkeys(("dev", "slot", "stateful", "first", "end"), 0)
-        if not entry["dev"]:
+        entry = table[(at + probe) & (len(table) - 1)]
+        if not entry or not entry["dev"]:
             break
-        if entry["dev"] == dev and (any_sector or entry["first"] <= sector < entry["end"]):
+        if entry["dev"] == dev:
+            yield entry
+
+
+def find_device(table: Table, dev: int, sector: int, any_sector: bool = False) -> Match | None:
+    """find_device() of bpf_src/lib/block.h."""
+    for entry in entries_of(table, dev):
+        if any_sector or entry["first"] <= sector < entry["end"]:
             return Match(entry["slot"], entry["stateful"])
     return None
+
+
+def slot_of(table: Table, dev: int) -> int | None:
+    """row_of_file() of bpf_src/block/path/operation.h, and layer_of() of layers.h."""
+    return next((entry["slot"] for entry in entries_of(table, dev)), None)
 
 
 def test_the_source_still_says_what_is_tested_here(obj: BpfObject) -> None:
@@ -366,18 +378,6 @@ def test_a_device_that_begins_anew_is_busy_from_then_on(monkeypatch: pytest.Monk
 PATH_SOURCE = (Path(__file__).resolve().parents[3] / "bpf_src/block/path/operation.h").read_text()
 
 
-def row_of_file(table: Table, dev: int) -> int | None:
-    """row_of_file() of bpf_src/block/path/operation.h, line by line."""
-    at = (dev * HASH & 0xFFFFFFFF) >> 22
-    for probe in range(PROBES):
-        entry = table[(at + probe) & (FILES - 1)] or {"dev": 0, "slot": 0}
-        if not entry["dev"]:
-            break
-        if entry["dev"] == dev:
-            return entry["slot"]
-    return None
-
-
 def test_the_source_still_looks_for_files_as_is_tested_here() -> None:
     assert "at = device_place(dev, FILE_DEVICES);" in PATH_SOURCE
     assert "file_devices[(at + probe) & (FILE_DEVICES - 1)]" in PATH_SOURCE
@@ -413,12 +413,12 @@ def test_a_file_is_shown_on_what_it_lies_on(obj: BpfObject, machine: dict[str, l
     sda, sdb, dm, btrfs = (kernel_dev(*number) for number in ((8, 0), (8, 16), (253, 0), (0, 41)))
     both = [*machine["sda"], *machine["sdb"]]
     disks = devices.file_table(obj, both, devices.names(both), devices.below_files())
-    assert [row_of_file(disks, dev) for dev in (sda, sda + 1, sda + 2, sdb, dm, btrfs)] == [1, 1, 1, 2, 1, 1]
-    assert row_of_file(disks, kernel_dev(251, 0)) is None
+    assert [slot_of(disks, dev) for dev in (sda, sda + 1, sda + 2, sdb, dm, btrfs)] == [1, 1, 1, 2, 1, 1]
+    assert slot_of(disks, kernel_dev(251, 0)) is None
     both = [*machine["sda1"], *machine["sdb"]]
     parts = devices.file_table(obj, both, devices.names(both), devices.below_files())
     # The whole disk is more than the traced partition.
-    assert [row_of_file(parts, dev) for dev in (sda, sda + 1, sda + 2, sdb, dm, btrfs)] == [None, 1, None, 2, 2, 1]
+    assert [slot_of(parts, dev) for dev in (sda, sda + 1, sda + 2, sdb, dm, btrfs)] == [None, 1, None, 2, 2, 1]
     assert not any(devices.file_table(obj, [], devices.names([]), devices.below_files()))
 
 
@@ -443,7 +443,7 @@ def test_every_file_system_is_found_where_bpf_looks_for_it(obj: BpfObject, found
         patch.setattr(mounts, "block_devices", dict)
         table = devices.file_table(obj, [disk], ["other", "sda"], devices.below_files())
     assert len(table) == FILES
-    kept = [dev for dev in found if row_of_file(table, dev) == 1]
+    kept = [dev for dev in found if slot_of(table, dev) == 1]
     assert len(kept) == sum(map(bool, table))
     # A file system is left out only if all of its places are taken.
     for dev in set(found) - set(kept):

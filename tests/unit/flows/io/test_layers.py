@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.docs.pages import ROOT
-from tests.unit.engine.test_devices import HASH, PROBES
+from tests.unit.engine.test_devices import slot_of
 from wptrace.bpf.object import BpfObject
 from wptrace.errors import UsageError
 from wptrace.flows.io.parts import layers
@@ -26,18 +26,6 @@ def _numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def find(entries: list[dict[str, int]], dev: int) -> int | None:
-    """layer_of of the header."""
-    at = (dev * HASH & 0xFFFFFFFF) >> 24
-    for probe in range(PROBES):
-        entry = entries[(at + probe) % 256]
-        if not entry:
-            return None
-        if entry["dev"] == dev:
-            return entry["slot"]
-    return None
-
-
 def test_the_source_still_says_what_is_tested_here() -> None:
     assert "at = device_place(dev, LAYERS);" in HEADER
     assert "probe < DEVICE_PROBES" in HEADER
@@ -47,8 +35,8 @@ def test_the_source_still_says_what_is_tested_here() -> None:
 def test_every_layer_is_found_where_bpf_looks_for_it(obj: BpfObject) -> None:
     names = [f"dm-{number}" for number in range(100)]
     entries = layers.table(obj, names, names)
-    assert [find(entries, kernel_dev(253, number)) for number in range(100)] == list(range(100))
-    assert find(entries, kernel_dev(253, 100)) is None
+    assert [slot_of(entries, kernel_dev(253, number)) for number in range(100)] == list(range(100))
+    assert slot_of(entries, kernel_dev(253, 100)) is None
 
 
 def test_too_many_layers_are_refused(obj: BpfObject) -> None:
