@@ -173,10 +173,3 @@ def test_a_page_that_cannot_be_made_is_said(make: Make, said: list[str], words: 
     one.dump()
     one.end()
     assert said[-1].endswith(f"failed: {why}")
-
-
-def test_a_command_that_is_not_there_is_said(make: Make, said: list[str]) -> None:
-    one = make(page=lambda dump: Command(["/nonexistent/python"], "its page", "made"))
-    one.dump()
-    one.end()
-    assert "its page cannot be run: [Errno 2]" in said[-1]
