@@ -29,7 +29,7 @@ from wptrace.engine.resolver import Loaded
 from wptrace.flows.io.causes import BIO_FULL, CAUSES, NOTED, OP_FULL, OP_UNENDED, SHED, STALE, UNSEEN
 from wptrace.flows.io.hooks import ENDING
 from wptrace.flows.io.parts.counts import Counts
-from wptrace.flows.io.state import started, unplaced, used
+from wptrace.flows.io.state import entries, started, unplaced
 from wptrace.kernel import blockdev
 from wptrace.model.book import RECURSION, UNMATCHED_START, Book, Cause
 from wptrace.model.kind import OPERATIONS, REQUESTS, Group
@@ -52,8 +52,6 @@ class StaleRequests:
     def __init__(self, obj: BpfObject, sys: Path = blockdev.SYS) -> None:
         self._obj = obj
         self._sys = sys
-        self._layout = obj.struct("bio_state")
-        self._at = {name: place for place, name in enumerate(self._layout.fields)}
         self._delivered = obj.constants["DELIVERED"]
         self._head, self._flush = obj.enum("bio_kind").index("head"), obj.enum("block_op").index("flush")
         # The offsets of the key, and of the request that is counted with an operation.
@@ -102,29 +100,24 @@ class StaleRequests:
 
     def held(self) -> int:
         """The number of entries of requests that have begun."""
-        bio, kind, empty = (self._at[name] for name in ("bio", "kind", "empty"))
-        return sum(
-            1
-            for _, values in used(self._obj.view("bios"), self._layout)
-            if not values[empty] and (values[bio] == self._delivered or values[kind] == self._head)
-        )
+        found = entries(self._obj, "bios", "bio", "kind", "empty")
+        return sum(not empty and (bio == self._delivered or kind == self._head) for _, bio, kind, empty in found)
 
     def _heads(self) -> dict[int, dict[_Head, bool]]:
         """Requests with the driver, by the number of their disk, and whether the operation of each still exists."""
         names = ("bio", "begun", "kind", "op_kind", "empty", "done.events.requeues", "done.dev", "task", "op")
-        bio, started, kind, op_kind, empty, requeues, dev, task, op = (self._at[name] for name in names)
-        queued = self._at["done.times.queued"]
         # The fields of an operation that are read: its task, how many began in that place, and when this one did.
         words, stride = self._obj.view("ops").cast("Q"), self._obj.struct("op_state").size // 8
         found: dict[int, dict[_Head, bool]] = defaultdict(dict)
-        for place, one in used(self._obj.view("bios"), self._layout):
+        for place, bio, begun, kind, op_kind, empty, requeues, dev, task, op, queued in entries(
+            self._obj, "bios", *names, "done.times.queued"
+        ):
             # The kernel does not count flushes, and a request that was handed back is no longer with the driver.
-            if one[kind] != self._head or one[bio] == self._delivered or one[empty] or one[requeues]:
+            if kind != self._head or bio == self._delivered or empty or requeues or op_kind == self._flush:
                 continue
-            if one[op_kind] != self._flush:
-                at = one[op] * stride
-                has_operation = bool(one[task]) and words[at] == one[task] and words[at + 2] <= one[queued]
-                found[one[dev]][_Head(place, one[bio], one[started])] = has_operation
+            at = op * stride
+            has_operation = bool(task) and words[at] == task and words[at + 2] <= queued
+            found[dev][_Head(place, bio, begun)] = has_operation
         return found
 
     def _with_driver(self, dev: int) -> int | None:
@@ -138,21 +131,20 @@ class StaleRequests:
             return None
 
     def _free(self, head: _Head) -> None:
-        at = head.place * self._layout.size
+        at = head.place * self._obj.struct("bio_state").size
         memory = self._obj.view("bios")
         if memory[at : at + 8] == head.bio.to_bytes(8, "little"):
             memory[at : at + 8] = bytes(8)
 
     def _left_over(self) -> dict[_Head, int]:
         """Requests that completed and were left to an operation that is over or has another one, with their place."""
-        bio, started, op = (self._at[name] for name in ("bio", "begun", "op"))
         memory = self._obj.view("ops")
         keys, words = memory.cast("Q"), memory.cast("I")
         return {
-            _Head(place, one[bio], one[started]): one[op]
-            for place, one in used(self._obj.view("bios"), self._layout)
-            if one[bio] == self._delivered
-            and (not keys[one[op] * self._stride // 2] or words[one[op] * self._stride + self._only] != place + 1)
+            _Head(place, bio, begun): op
+            for place, bio, begun, op in entries(self._obj, "bios", "bio", "begun", "op")
+            if bio == self._delivered
+            and (not keys[op * self._stride // 2] or words[op * self._stride + self._only] != place + 1)
         }
 
     def _forget(self, head: _Head, op: int) -> None:

@@ -47,8 +47,8 @@ def waiting(
     ops, bios = obj.struct("op_state"), obj.struct("bio_state")
     kinds, block_ops, bio_kinds = obj.enum("op_kind"), obj.enum("block_op"), obj.enum("bio_kind")
     found = []
-    traced = {place: dict(zip(ops.fields, values)) for place, values in used(obj.view("ops"), ops)}
-    every = {place: dict(zip(bios.fields, values)) for place, values in used(obj.view("bios"), bios)}
+    traced = {place: dict(zip(ops.fields, values)) for place, values in _used(obj.view("ops"), ops)}
+    every = {place: dict(zip(bios.fields, values)) for place, values in _used(obj.view("bios"), bios)}
     below, delivered, traced_kind = (obj.constants[name] for name in ("EVENT_BELOW", "DELIVERED", "OP_TRACED"))
     made = {bio["above"] for bio in every.values() if bio["done.events.below"] & below}
     devices: dict[int, str] | None = None
@@ -111,11 +111,9 @@ _STRUCTS = {"ops": "op_state", "bios": "bio_state"}
 def in_use(obj: BpfObject) -> Iterator[int]:
     """The used places of both tables that will be freed by an end."""
     upwards = [obj.enum("bio_kind").index(name) for name in _UPWARDS]
-    for name, struct in _STRUCTS.items():
-        layout = obj.struct(struct)
-        at = layout.fields.index("kind")
-        for place, values in used(obj.view(name), layout):
-            if name == "ops" or values[at] not in upwards:
+    for name in _STRUCTS:
+        for place, kind in entries(obj, name, "kind"):
+            if name == "ops" or kind not in upwards:
                 yield place
 
 
@@ -123,9 +121,7 @@ def values_in_flight(obj: BpfObject, **fields: str) -> set[int]:
     """The values of a field of each table in used places, by name of the table."""
     found: set[int] = set()
     for name, field in fields.items():
-        layout = obj.struct(_STRUCTS[name])
-        at = layout.fields.index(field)
-        found.update(values[at] for _, values in used(obj.view(name), layout))
+        found.update(value for _, value in entries(obj, name, field))
     return found
 
 
@@ -137,21 +133,16 @@ def started(obj: BpfObject, name: str) -> int:
 
 def unplaced(obj: BpfObject) -> int:
     """How many operations in flight have no request yet, so that their device is unknown."""
-    layout, traced = obj.struct("op_state"), obj.constants["OP_TRACED"]
-    kind, slot, above = (layout.fields.index(name) for name in ("kind", "slot", "above"))
-    return sum(
-        1
-        for _, values in used(obj.view("ops"), layout)
-        if values[kind] == traced and not values[slot] and not values[above]
-    )
+    traced = obj.constants["OP_TRACED"]
+    found = entries(obj, "ops", "kind", "slot", "above")
+    return sum(kind == traced and not slot and not above for _, kind, slot, above in found)
 
 
 def operations(obj: BpfObject) -> Iterator[tuple[int, bool]]:
     """The places of operations, each with whether it is traced and passes the filter."""
-    layout = obj.struct("op_state")
-    kind, traced = layout.fields.index("kind"), obj.constants["OP_TRACED"]
-    for place, values in used(obj.view("ops"), layout):
-        yield place, values[kind] == traced
+    traced = obj.constants["OP_TRACED"]
+    for place, kind in entries(obj, "ops", "kind"):
+        yield place, kind == traced
 
 
 def give_up(obj: BpfObject, place: int) -> bool:
@@ -175,7 +166,15 @@ def _free(memory: memoryview, at: int) -> None:
     memory[at : at + 8] = bytes(8)
 
 
-def used(memory: memoryview, layout: Any) -> Iterator[tuple[int, tuple[Any, ...]]]:
+def entries(obj: BpfObject, name: str, *fields: str) -> Iterator[tuple[Any, ...]]:
+    """The used places of a table, each with these fields."""
+    layout = obj.struct(_STRUCTS[name])
+    every = [layout.fields.index(field) for field in fields]
+    for place, values in _used(obj.view(name), layout):
+        yield (place, *(values[at] for at in every))
+
+
+def _used(memory: memoryview, layout: Any) -> Iterator[tuple[int, tuple[Any, ...]]]:
     """The used places of a table: their first eight bytes are not 0."""
     stride = layout.size
     keys = memory.cast("Q")[:: stride // 8].tolist()
