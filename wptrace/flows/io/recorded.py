@@ -12,7 +12,6 @@ from wptrace.analysis.overlap import Span
 from wptrace.capture.records import Names, Raw
 from wptrace.flows.io.kinds import HIT, OPERATION, REQUEST, REQUEST_STAGES, SPARSE
 from wptrace.flows.io.records import Made
-from wptrace.flows.io.spans import OwnerNames
 from wptrace.kernel.blkstatus import to_errno
 from wptrace.kernel.blockdev import maj_min
 from wptrace.kernel.rwbs import rwbs
@@ -22,6 +21,7 @@ from wptrace.model.report import Event
 if TYPE_CHECKING:
     from wptrace.capture.layout import Described
     from wptrace.flows.io.records import OwnersOfRecords
+    from wptrace.flows.io.spans import OwnerNames
 
 _HALF = (1 << 32) - 1
 # If two CPUs' clocks differ, a point may seem to come after the end; it is taken to come with the end.
