@@ -138,16 +138,8 @@ class World:
         self.flow = Fake(clock, self.reported)
         self.output = Collected(self.reported, fail)
 
-    def run(
-        self,
-        interval_s: float | None,
-        count: int | None,
-        statistics: bool = False,
-        watch: int = -1,
-        stuck_ns: int | None = None,
-        limit: float | None = None,
-    ) -> None:
-        run([(self.flow, self.output)], RunOptions(interval_s, count, statistics, watch, stuck_ns, limit))
+    def run(self, interval_s: float | None, count: int | None, **more: Any) -> None:
+        run([(self.flow, self.output)], RunOptions(interval_s, count, **more))
 
     @property
     def lengths(self) -> list[float]:
@@ -561,7 +553,7 @@ def test_pipes_and_sockets_are_watched_and_files_are_not(
     ours, theirs = socket.socketpair()
     with (tmp_path / "file").open("w") as file, ours, theirs:
         for fd in (write, ours.fileno(), file.fileno(), -1):
-            world.run(1.0, 1, watch=fd)
+            world.run(1.0, 1, watch_fd=fd)
         assert watched == [write, ours.fileno()]
     os.close(read)
     os.close(write)
@@ -572,7 +564,7 @@ def test_a_pipe_whose_reader_left_ends_a_real_wait(monkeypatch: pytest.MonkeyPat
     read, write = os.pipe()
     os.close(read)
     try:
-        world.run(5.0, 1, watch=write)  # unless it goes unnoticed, an interval
+        world.run(5.0, 1, watch_fd=write)  # unless it goes unnoticed, an interval
     finally:
         os.close(write)
     assert [report.kind for report in world.output.reports] == ["summary"]

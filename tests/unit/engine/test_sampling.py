@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -138,8 +137,3 @@ def test_what_was_handed_in_is_not_changed() -> None:
     whole = sampling.whole({SDA: {"total": total}}, {SDA: 9})
     assert whole[SDA]["total"].count == 10
     assert (total.count, total.sum) == (1, 5)
-
-
-@pytest.mark.parametrize("count", [1, 3, 1000])
-def test_an_empty_one_stays_empty(count: int) -> None:
-    assert Distribution().scaled(count).count == 0
