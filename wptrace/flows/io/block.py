@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from wptrace.capture.layout import Described
     from wptrace.engine.recorder import Recorder
 
-_G = Point("G", "request allocated")
 _D = Point("D", "issued to the driver")
 _C = Point("C", "completed")
 
@@ -93,14 +92,7 @@ REQUEST = Kind(
     Noun("request"),
     LABELS,
     (
-        Stage(
-            "queue",
-            _G,
-            _D,
-            "a request waits in the plug and the I/O scheduler",
-            "the scheduler holds requests back, or the device takes no more: look at the queue depth",
-            advice=STAGES["queue"].advice,
-        ),
+        STAGES["queue"]._replace(description="a request waits in the plug and the I/O scheduler"),
         Stage(
             "device",
             _D,
