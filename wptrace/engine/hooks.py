@@ -72,6 +72,10 @@ class Field(NamedTuple):
     without: str
 
 
+DISK_OF_REQUEST = Field(("request.rq_disk", "request_queue.disk"), "requests cannot be assigned to disks")
+STATE_OF_TASK = Field(("task_struct.__state", "task_struct.state"), "sleep cannot be distinguished from preemption")
+
+
 def probe(
     id: str,  # noqa: A002 - of a hook
     name: str,

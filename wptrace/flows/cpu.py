@@ -17,7 +17,7 @@ from wptrace.engine.filters import Filter
 from wptrace.engine.filters.cgroup import IN_CGROUP
 from wptrace.engine.filters.task import COMM, PID, TID
 from wptrace.engine.flow import Flow
-from wptrace.engine.hooks import START, Field, Hook, probe
+from wptrace.engine.hooks import START, STATE_OF_TASK, Hook, probe
 from wptrace.engine.resolver import load
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.kernel.clock import wall_offset_ns
@@ -141,7 +141,7 @@ class CpuFlow(Flow):
         COMM._replace(words="only threads with this name, its first 15 bytes"),
         IN_CGROUP._replace(words="only tasks of this cgroup and those below it"),
     )
-    fields = (Field(("task_struct.__state", "task_struct.state"), "sleep cannot be distinguished from preemption"),)
+    fields = (STATE_OF_TASK,)
 
     def __init__(self, options: Options) -> None:
         self._options = options

@@ -26,7 +26,7 @@ from wptrace.errors import LibbpfError, UnsupportedError, UsageError, WptraceErr
 from wptrace.kernel import cpus, privileges, symbols
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.kernel.symbols import KernelSymbols, interrupted
-from wptrace.model.book import RECURSION, RING_FULL, Book, Cause
+from wptrace.model.book import FOREIGN, RECURSION, RING_FULL, Book, Cause
 from wptrace.model.diagnosis import MISSING, OK, Check
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import CPU, REQUESTS, TASK_FIELDS, TOTAL, EventField, Group, Kind, Label, Noun, Point, Stage
@@ -54,7 +54,6 @@ _NMI_RING_FULL = Cause("nmi_ring_full", "the ring of the NMI path had no room: a
 _STOLEN = Cause("stolen", "a CPU did not tick because the hypervisor did not run it: no period")
 _SUSPENDED = Cause("suspended", "a CPU did not tick because the machine was suspended: no period")
 _HOTPLUG = Cause("hotplug", "a CPU did not tick because it went or came: no period")
-_FOREIGN = Cause("foreign_record", "a record had another size than its ring's")
 _CAUSES = {cause.name: cause for cause in (RING_FULL, _NMI_RING_FULL, _STOLEN, _SUSPENDED, _HOTPLUG)}
 
 _LOOKS, _TICKS = "look", "tick"
@@ -348,7 +347,7 @@ class IrqoffFlow(Flow):
                 found[PERIOD.group(cpu)] = {self.name: whole, TOTAL: whole}
         ran = [program.statistics() for program in self._running.programs]
         noted[RECURSION] = sum(one.recursion_misses for one in ran)
-        noted[_FOREIGN] = sum(ring.foreign for ring in self._rings)
+        noted[FOREIGN] = sum(ring.foreign for ring in self._rings)
         finished = sum(cell.finished for cell in cells)
         late = len(self._late()) if self._open is None else self._open
         return self._snapshot(

@@ -11,7 +11,7 @@ from wptrace.bpf.ring import Reader
 from wptrace.engine.cells import Changes
 from wptrace.engine.devices import LABELS, Devices, by_operation
 from wptrace.engine.flow import DeviceFlow
-from wptrace.engine.hooks import BOTH, START, Field, probe
+from wptrace.engine.hooks import BOTH, DISK_OF_REQUEST, START, Field, probe
 from wptrace.engine.resolver import load
 from wptrace.engine.tracepoints import argument
 from wptrace.model.book import RECURSION, Book, Cause
@@ -71,7 +71,7 @@ class SizeFlow(DeviceFlow):
         probe("request.issue", "issue of a request (D)", "issue", ("sequential", "random"), "no request can be seen"),
     )
     fields = (
-        Field(("request.rq_disk", "request_queue.disk"), "requests cannot be assigned to disks"),
+        DISK_OF_REQUEST,
         Field(("request.state",), "a request that the driver gives back counts again each time it is issued"),
     )
 

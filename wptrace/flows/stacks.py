@@ -15,7 +15,7 @@ from wptrace.engine import filters
 from wptrace.engine.devices import LABELS, Devices
 from wptrace.engine.filters.task import PID
 from wptrace.engine.flow import Flow
-from wptrace.engine.hooks import END, START, Field, Hook, probe
+from wptrace.engine.hooks import DISK_OF_REQUEST, END, START, Field, Hook, probe
 from wptrace.engine.resolver import load
 from wptrace.engine.tracepoints import argument
 from wptrace.kernel import privileges
@@ -108,7 +108,7 @@ class StacksFlow(Flow):
     )
     filters = (PID._replace(words="only I/O that this process starts itself"),)
     fields = (
-        Field(("request.rq_disk", "request_queue.disk"), "requests cannot be assigned to disks"),
+        DISK_OF_REQUEST,
         Field(("bio.bi_bdev", "bio.bi_disk"), "I/O cannot be assigned to disks"),
         Field(("request.end_io",), "a write with flushes ends with its data"),
     )

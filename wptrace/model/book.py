@@ -18,6 +18,7 @@ UNMATCHED_START = Cause("unmatched_start", "a request started and its end was ne
 UNMATCHED_END = Cause("unmatched_end", "a request ended whose start was not seen")
 STATE_FULL = Cause("state_full", "the table of what is in flight had no room")
 RING_FULL = Cause("ring_full", "the ring had no room for a record")
+FOREIGN = Cause("foreign_record", "a record had another size than its ring's")
 READER_OVERLOAD = Cause("reader_overload", "the reader dropped a record to keep up")
 RECURSION = Cause("recursion", "the kernel skipped a program that was already running on that CPU")
 INCONSISTENT = Cause("inconsistent", "a figure of the kernel was smaller than before, and added nothing")

@@ -30,7 +30,17 @@ from wptrace.engine.sampling import SampleShedder, Sampling
 from wptrace.errors import LibbpfError, UsageError, WptraceError
 from wptrace.kernel import privileges, symbols, tasks
 from wptrace.kernel.clock import wall_offset_ns
-from wptrace.model.book import INCONSISTENT, RECURSION, RING_FULL, STATE_FULL, UNMATCHED_END, UNRECORDED, Book, Cause
+from wptrace.model.book import (
+    FOREIGN,
+    INCONSISTENT,
+    RECURSION,
+    RING_FULL,
+    STATE_FULL,
+    UNMATCHED_END,
+    UNRECORDED,
+    Book,
+    Cause,
+)
 from wptrace.model.budget import times_of
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, TOTAL, Group
@@ -48,7 +58,6 @@ _NO_CELL = Cause("no_cell", "it had no row to count in")
 _COLLIDED = Cause("collided", "two CPUs took one slot at once, on a kernel without atomics that fetch")
 _ROWS_FULL = Cause("rows_full", f"there were more labels than rows: it is counted in the row {REST}")
 _RATE_LIMITED = Cause("rate_limited", "one was not shown because of --limit")
-_FOREIGN = Cause("foreign_record", "a record had another size than its ring's")
 _LOST = {"state_full": STATE_FULL, "moved_full": STATE_FULL, "replaced": _REPLACED, "unseen_end": _UNSEEN_END}
 _LOST |= {"restarted": _RESTARTED, "no_cell": _NO_CELL}
 _NOTED = {"unmatched": UNMATCHED_END, "rows_full": _ROWS_FULL, "ring_full": RING_FULL, "rate_limited": _RATE_LIMITED}
@@ -304,7 +313,7 @@ class DefinedFlow(Flow):
             noted[self._dropped(number)] = count
         noted[RECURSION] = sum(one.recursion_misses for one in ran)
         noted[INCONSISTENT] = self._cells.shrunk
-        noted[_FOREIGN] = self._ring.foreign if self._ring is not None else 0
+        noted[FOREIGN] = self._ring.foreign if self._ring is not None else 0
         finished = self._cells.total("finished")
         # An object that was refused a slot was not counted as started.
         started = started + losses["state_full"] - sum(dropped)

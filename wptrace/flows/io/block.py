@@ -18,7 +18,7 @@ from wptrace.engine import filters
 from wptrace.engine.devices import LABELS, DeviceCells, Devices, by_operation
 from wptrace.engine.filters import Filter, task
 from wptrace.engine.flow import DeviceFlow
-from wptrace.engine.hooks import BOTH, END, START, Field, Hook, Way, probe
+from wptrace.engine.hooks import BOTH, DISK_OF_REQUEST, END, START, Field, Hook, Way, probe
 from wptrace.engine.recorder_size import RecorderSize
 from wptrace.engine.resolver import Loaded, load
 from wptrace.engine.sampling import SampleShedder, Sampling
@@ -31,7 +31,7 @@ from wptrace.kernel import blockdev, tasks
 from wptrace.kernel.blkstatus import to_errno
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.kernel.rwbs import rwbs
-from wptrace.model.book import INCONSISTENT, RECURSION, RING_FULL, STATE_FULL, UNMATCHED_END, Book, Cause
+from wptrace.model.book import FOREIGN, INCONSISTENT, RECURSION, RING_FULL, STATE_FULL, UNMATCHED_END, Book, Cause
 from wptrace.model.diagnosis import DEGRADED, OK, Check
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, UNTIMED_FIELD, Group, Kind, Noun, Point, Stage
@@ -49,7 +49,6 @@ _C = Point("C", "completed")
 _NO_CELL = Cause("no_cell", "a request had no row to count in")
 _NO_STAMP = Cause("no_stamp", "a request finished without usable time stamps: counted, and in no stage")
 _NO_START = Cause("no_start", "the table of bios had no room: a request lacks its start")
-_FOREIGN = Cause("foreign_record", "a record had another size than its ring's")
 _UNRECORDED = Cause(
     "unrecorded", "the recorder lacks a request: an interrupt came while one was begun, or it was not timed"
 )
@@ -156,7 +155,7 @@ class BlockFlow(DeviceFlow):
     filters = (task.PID._replace(set=_set_maker, notes=_notes_of_maker, switch=""),)
 
     fields = (
-        Field(("request.rq_disk", "request_queue.disk"), "requests cannot be assigned to disks"),
+        DISK_OF_REQUEST,
         Field(("bio.bi_bdev", "bio.bi_disk"), "devices without the kernel's stamps cannot be traced"),
         Field(("request.start_time_ns",), "requests are not stamped when they are made"),
         Field(("request.io_start_time_ns",), "requests are not stamped when they are issued"),
@@ -297,7 +296,7 @@ class BlockFlow(DeviceFlow):
         noted = {cause: count for cause, count in causes.items() if cause not in lost}
         noted[INCONSISTENT] = self._cells.shrunk
         if self._ring is not None:
-            noted[_FOREIGN] = self._ring.foreign
+            noted[FOREIGN] = self._ring.foreign
         # Without a hook at the start, the kernel says what is in flight; requests whose end it skipped had started,
         # too. A group counts all of its starts or none of them.
         started = sum(count["started"] or count["finished"] for count in counters.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from wptrace.model.book import (
     EARLIER,
+    FOREIGN,
     INCONSISTENT,
     MISTAKEN_STACK,
     OVERWRITTEN,
@@ -53,7 +54,6 @@ UNSEEN_START = Cause(
     "unseen_start", "the kernel skipped the program at the start of a request: counted by the kernel's own stamps"
 )
 UNSEEN = Cause("unseen", "the kernel skipped the programs at both ends of a request: the disk has counted it")
-FOREIGN = Cause("foreign_record", "a record had another size than its ring's")
 
 _LOST = (OP_FULL, BIO_FULL, UNMATCHED_START, OP_UNENDED)
 NOTED = (

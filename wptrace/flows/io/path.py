@@ -25,7 +25,7 @@ from wptrace.engine.filters import Filter
 from wptrace.engine.filters.file import DIR, FILE
 from wptrace.engine.filters.task import PID
 from wptrace.engine.flow import DeviceFlow
-from wptrace.engine.hooks import Field, Hook, Way
+from wptrace.engine.hooks import DISK_OF_REQUEST, STATE_OF_TASK, Field, Hook, Way
 from wptrace.engine.recorder_size import RecorderSize
 from wptrace.engine.resolver import Loaded, load
 from wptrace.engine.sampling import Sampling
@@ -75,9 +75,9 @@ class PathFlow(DeviceFlow):
     hooks = HOOKS
     filters = FILTERS
     fields = (
-        Field(("request.rq_disk", "request_queue.disk"), "requests cannot be assigned to disks"),
+        DISK_OF_REQUEST,
         Field(("bio.bi_bdev", "bio.bi_disk"), "bios cannot be assigned to disks"),
-        Field(("task_struct.__state", "task_struct.state"), "sleep cannot be distinguished from preemption"),
+        STATE_OF_TASK,
     )
 
     def __init__(self, options: Options) -> None:

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import LINE_RATE, RATE, RAW_RATE, Record, Ring
 from wptrace.engine.flow import NEVER_NS
-from wptrace.flows.io.causes import FOREIGN
 from wptrace.flows.io.options import Options
 from wptrace.flows.io.part import Part, Tracing
 from wptrace.flows.io.records import Stories, as_asked
 from wptrace.flows.io.rules import InTheWay
 from wptrace.kernel import cpus
 from wptrace.kernel.cgroup_names import CgroupNames
-from wptrace.model.book import Cause
+from wptrace.model.book import FOREIGN, Cause
 from wptrace.model.kind import Group
 from wptrace.model.report import Event
 from wptrace.model.rows import Rows
