@@ -56,8 +56,6 @@ _NONSENSE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError
 
 
 class Records(NamedTuple):
-    """Rows of one layout."""
-
     number: int
     wall_offset_ns: int
     rows: bytearray
@@ -351,8 +349,6 @@ def _segment(has: Any) -> tuple[str, int]:
 
 
 class Capture(_Frames):
-    """A file."""
-
     head: Head
     damaged = 0
     """Frames that could not be read by the last iteration: damaged ones, and those that need names of these."""

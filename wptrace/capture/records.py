@@ -47,7 +47,6 @@ class Raw(NamedTuple):
     """Lists of names as an enum has them, and not of the object."""
 
     def struct(self, obj: Any) -> Any:
-        """The layout of a record."""
         whole = obj.struct(self.record).before(self.end)
         return whole if self.last is None else whole.shortened(self.last)
 

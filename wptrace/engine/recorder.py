@@ -66,8 +66,6 @@ class Whole(NamedTuple):
 
 
 class Dump(NamedTuple):
-    """A written dump."""
-
     path: Path
     records: int
     since_ns: int

@@ -135,7 +135,6 @@ class Trace:
         return min(keeper, self._pace.due, *(consumer.due for consumer in self._consumers))
 
     def deliver(self) -> None:
-        """Deliver new events to all consumers."""
         events = self.flow.events()
         if not events:
             return

@@ -69,7 +69,6 @@ class Kernel:
 
     @property
     def modules_of(self) -> Mapping[str, str]:
-        """The module of each function."""
         return {}
 
     def cgroup(self, path: str) -> tuple[int, int]:

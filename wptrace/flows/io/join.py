@@ -348,8 +348,6 @@ class Following:
 
 
 class Recorded(NamedTuple):
-    """All events of a trace."""
-
     path: Path
     kernel: str
     filters: Mapping[str, Any]

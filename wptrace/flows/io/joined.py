@@ -356,7 +356,6 @@ def as_served(event: Event) -> Served:
 
 
 def _host_fields(event: Event, how: str) -> dict[str, Any]:
-    """The fields of the host."""
     fields = event.fields
     return {
         "guest": fields["image"]["guest"],

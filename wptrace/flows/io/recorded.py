@@ -198,7 +198,6 @@ class Recorded:
     # --- Requests -----------------------------------------------------------------------------------------------------
 
     def spans(self, records: Sequence[Sequence[Any]], owners: OwnerNames) -> Iterator[Span | None]:
-        """A span for each record of a request."""
         at, tasks = self._at, self.names.tasks
         kind_at, stages_at, end_at, tid_at = at["kind"], at["stages"], at["end_ns"], at["tid"]
         slot_at, op_at, bytes_at = at["slot"], at["op"], at["bytes"]

@@ -28,7 +28,6 @@ def path_layout(obj: BpfObject) -> Any:
 
 
 def path_in(layout: Any, record: memoryview) -> str:
-    """The path in a record with this layout."""
     values = dict(zip(layout.fields, layout.struct.unpack_from(record)))
     return path(bytes(values["path"])[: values["path_end"]], bool(values["path_cut"])) or "/"
 

@@ -68,7 +68,6 @@ class Counts(Part):
     # --- The books ------------------------------------------------------------------------------------------------
 
     def requests(self) -> Iterator[tuple[Group, Mapping[str, int]]]:
-        """The counters of requests."""
         for name in ("request", "only"):
             if name in self.cells:
                 yield from self.cells[name].counters.items()

@@ -103,7 +103,6 @@ class Neighbours(Part):
             self._nameless.setdefault(group, Counter()).update(grown)
 
     def name(self, number: int) -> Owner:
-        """The owner with this number."""
         if number >= self._others:
             return self._names.setdefault(number, Owner(OTHERS))
         found = self._names.get(number)
