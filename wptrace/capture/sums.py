@@ -65,7 +65,8 @@ class Intervals:
 
     def rest(self, whole: Report, kinds: Sequence[Kind]) -> Report:
         """Return the rest of the whole that came after the last interval."""
-        now = Sums(0, whole.books, _copied(whole), whole.counters, whole.overhead)
+        cells = {group: dict(stages) for group, stages in whole.cells.items()}
+        now = Sums(0, whole.books, cells, whole.counters, whole.overhead)
         was = Sums(0, self._books, *self._as_in(now), self._overhead)
         cells, counters = since(now, was)
         return Report(
@@ -93,10 +94,6 @@ class Intervals:
             counters[others] = counters.get(others, Counter()) + (had - has)
             counters[group] = has
         return cells, counters
-
-
-def _copied(report: Report) -> dict[Group, dict[str, Distribution]]:
-    return {group: dict(stages) for group, stages in report.cells.items()}
 
 
 def _joined(before: Book | None, book: Book) -> Book:

@@ -430,7 +430,7 @@ class Recordings:
 
     def start(self) -> Start:
         guest, host = self.guest, self._host
-        filters = {"dev": list(guest.filters["dev"])} if _are_words(guest.filters.get("dev")) else {}
+        filters = {"dev": guest.filters["dev"]} if "dev" in guest.filters else {}
         return Start(
             "join",
             "",
@@ -462,10 +462,6 @@ class Recordings:
         report = self._both.summary(self._ended_ns, self._ended_ns - self.began_ns)
         kicks = [one._asdict() for one in self._tallies]
         return report._replace(lists={**report.lists, "kicks": kicks}) if kicks else report
-
-
-def _are_words(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
 def _formats(host: Recorded) -> Iterable[str]:

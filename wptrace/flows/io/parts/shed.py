@@ -128,11 +128,8 @@ class PathShedder:
 
     def _take_off(self, hooks: tuple[str, ...]) -> None:
         self._off.update(hooks)
-        self._loaded.detach_all_but(self._on())
+        self._loaded.detach_all_but(self._loaded.attempts.chosen.keys() - self._off)
 
     def _put_back(self, hooks: tuple[str, ...]) -> None:
         self._loaded.attach_again(hooks)
         self._off.difference_update(hooks)
-
-    def _on(self) -> set[str]:
-        return self._loaded.attempts.chosen.keys() - self._off
