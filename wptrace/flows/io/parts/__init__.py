@@ -75,10 +75,6 @@ def chosen(options: Options, of: Devices, counts: Counts, operations: bool = Tru
 
         waits = Waits(options.waits_ns, counts if operations else None, owners, ticks=options.interference)
         found.append(waits)
-    if not operations:
-        from wptrace.flows.io.parts.sleeps import Sleeps
-
-        found.append(Sleeps())
     if options.recorder is not None:
         from wptrace.flows.io.parts.recorder import NamedRecorder, RecorderPart
 

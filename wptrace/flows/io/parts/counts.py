@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations, page-cache hits and requests, as every trace of the path flow counts them."""
+"""Operations, page-cache hits and requests, as every trace of the path flow counts them; without operations also the
+tasks that sleep for requests of their own (bpf_src/block/path/sleep.h)."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from wptrace.bpf.object import BpfObject
 from wptrace.engine.devices import DeviceCells
-from wptrace.flows.io.kinds import HIT, OPERATION, REQUEST, REQUEST_STAGES, SPARSE
+from wptrace.flows.io.kinds import HIT, OPERATION, REQUEST, REQUEST_STAGES, SLEEP, SPARSE
 from wptrace.flows.io.part import Distributions, Part, Tracing
 from wptrace.model.distribution import merge_stages
 from wptrace.model.kind import TOTAL, Group, Kind
@@ -24,16 +25,18 @@ class Counts(Part):
     """Counts an operation with its only request in one cell, `only`, and all others in separate cells."""
 
     def __init__(self, operations: bool = True) -> None:
-        """Without operations, count requests only."""
+        """Without operations, count requests and sleeps only."""
         super().__init__()
         self._operations = operations
 
     def make_room(self, obj: BpfObject, devices: int) -> None:
-        kinds = len(obj.enum("op_kind"))
-        obj.maps["request_cells"].max_entries = devices * len(obj.enum("block_op"))
+        kinds, ops = len(obj.enum("op_kind")), len(obj.enum("block_op"))
+        obj.maps["request_cells"].max_entries = devices * ops
         if self._operations:
             obj.maps["op_cells"].max_entries = obj.maps["hit_cells"].max_entries = devices * kinds
             obj.maps["only_cells"].max_entries = devices * _PLAIN_KINDS
+        else:
+            obj.maps["sleep_cells"].max_entries = devices * ops
 
     def start(self, tracing: Tracing) -> None:
         obj = tracing.obj
@@ -44,6 +47,7 @@ class Counts(Part):
 
         self.cells = {"request": cells("request", REQUEST, ops, obj.enum("request_stage"))}
         if not self._operations:
+            self.cells["sleep"] = cells("sleep", SLEEP, ops, obj.enum("sleep_stage"))
             return
         absent = [name for name in SPARSE if name not in only]
         self.cells |= {
