@@ -19,8 +19,7 @@ from wptrace.capture.records import Names as Named
 from wptrace.engine import filters
 from wptrace.engine.cells import Cells
 from wptrace.engine.definition.definition import DROP, SYMBOL
-from wptrace.engine.definition.kinds import kind_of
-from wptrace.engine.definition.labels import REST, Names
+from wptrace.engine.definition.kinds import REST, Names, kind_of
 from wptrace.engine.definition.programs import Numbering, Programs, bodies, body_of
 from wptrace.engine.definition.records import Decoder, kept_of, recorded
 from wptrace.engine.definition.resolved import Label, Resolution, first_words

@@ -9,8 +9,7 @@ from wptrace.engine.definition import definition as d
 from wptrace.engine.definition import shipped
 from wptrace.engine.definition.definition import Definition, PointSpec
 from wptrace.engine.definition.flow import DefinedFlow, Options
-from wptrace.engine.definition.kinds import kind_of
-from wptrace.engine.definition.labels import Names
+from wptrace.engine.definition.kinds import Names, kind_of
 from wptrace.engine.definition.resolved import Label, Point, Resolution
 from wptrace.errors import UsageError
 from wptrace.model.kind import CPU, TOTAL, names

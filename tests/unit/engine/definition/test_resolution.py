@@ -17,7 +17,7 @@ from tests.unit.kernel.test_sdt import program as with_probes
 from wptrace.engine.definition import reading
 from wptrace.engine.definition.check import check, lines
 from wptrace.engine.definition.faults import DefinitionError
-from wptrace.engine.definition.labels import Names
+from wptrace.engine.definition.kinds import Names
 from wptrace.engine.definition.recipe import Attachment, Load, Recipe
 from wptrace.engine.definition.recipe import Test as Filter
 from wptrace.engine.definition.resolution import Attempt, attempt, resolve
