@@ -143,7 +143,6 @@ _WRONG = {
     "a time": "1979-05-27",
     "a text": '"?!"',
 }
-_LISTS = {keys.COMPARISONS, keys.TARGETS, keys.PARTS, keys.WAYS, keys.NOUN, keys.WORDS, keys.LABELS}
 
 
 def _accepted(key: keys.Key, kind: str) -> bool:
