@@ -51,7 +51,7 @@ def _distribution(*values: int) -> Distribution:
     return found
 
 
-def _report(kind: str, groups: Mapping[Group, Any]) -> Report:
+def _report(groups: Mapping[Group, Any]) -> Report:
     book = Book.read(9, 7, {STATE_FULL: 1}, {RING_FULL: 2, RECURSION: 3}, 1)
     counters = {group: {"bytes": 4096, "merged": 2} for group in groups}
     meanwhile = neighbours.MEANWHILE.group("sda", Owner("/a"), Owner("others"))
@@ -59,7 +59,7 @@ def _report(kind: str, groups: Mapping[Group, Any]) -> Report:
     owner.seen = "backup"
     counters |= {meanwhile: {"ns": 5}, neighbours.HAD.group("sda", "read", owner): {"ns": 7, "count": 2, "bytes": 512}}
     rows = arranged(groups, list({group.kind: 1 for group in groups}))
-    return Report(kind, 2_000_000_000, 1_000_000_000, {REQUESTS: book}, rows, counters, Overhead(1, 2, 3, 4, 5, 6))
+    return Report("summary", 2_000_000_000, 1_000_000_000, {REQUESTS: book}, rows, counters, Overhead(1, 2, 3, 4, 5, 6))
 
 
 def _write(path: Path, view: str, start: Start, report: Report, *events: Event) -> None:
@@ -98,9 +98,9 @@ def write(folder: Path) -> list[Path]:
         return Start(flow, "", "6.12.0", {"by": "thread"}, [Source("wait", "tp_btf/sched_switch")], kinds, ["note"])  # type: ignore[arg-type]
 
     files = [folder / f"{__version__}-{name}.wpt" for name in ("cpu", "size", "stacks", "io")]
-    _write(files[0], "turns", start("cpu", _TURN), _report("summary", turns), event)
-    _write(files[1], "sizes", start("size", size.REQUEST), _report("summary", tallies))
-    _write(files[2], "stacks", start("stacks", stacks.IO), _report("summary", ios))
+    _write(files[0], "turns", start("cpu", _TURN), _report(turns), event)
+    _write(files[1], "sizes", start("size", size.REQUEST), _report(tallies))
+    _write(files[2], "stacks", start("stacks", stacks.IO), _report(ios))
     with open_object("io_path") as obj:
         made.write(obj, files[3])
     return files

@@ -46,9 +46,9 @@ def _fault(point: str, at: str = "tp:made", key: str = "item") -> str:
     return str(found.faults[0].message)
 
 
-def _value(expression: str, at: str = "tp:made") -> Recipe:
+def _value(expression: str) -> Recipe:
     """Resolve an expression, read in the best way."""
-    found = _first(f'value = "{expression}"', at)[0].value
+    found = _first(f'value = "{expression}"')[0].value
     assert found is not None
     return found
 
@@ -391,8 +391,8 @@ def functions(tmp_path: Path) -> str:
 _TASK_END = _END.replace('"item"', '"task"')
 
 
-def _in_program(at: str, point: str = "", end: str = _TASK_END) -> Attempt:
-    return _attempt(f'at = "{at}"\nkey = "task"\n{point}', end=end)
+def _in_program(at: str, point: str = "") -> Attempt:
+    return _attempt(f'at = "{at}"\nkey = "task"\n{point}', end=_TASK_END)
 
 
 def test_a_function_of_a_program(functions: str) -> None:
