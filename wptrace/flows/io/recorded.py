@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from wptrace.analysis.overlap import Span
 from wptrace.capture.records import Names, Raw
 from wptrace.flows.io.kinds import HIT, OPERATION, REQUEST, REQUEST_STAGES, SPARSE
-from wptrace.flows.io.records import Made
+from wptrace.flows.io.records import NO_SECTOR, Made
 from wptrace.kernel.blkstatus import to_errno
 from wptrace.kernel.blockdev import maj_min
 from wptrace.kernel.rwbs import rwbs
@@ -27,7 +27,6 @@ _HALF = (1 << 32) - 1
 # If two CPUs' clocks differ, a point may seem to come after the end; it is taken to come with the end.
 _LATER = _HALF - 0xFFFFF
 _NO_TASK = (0, "", "")
-_NO_SECTOR = (1 << 64) - 1
 _NO_CPUS = dict.fromkeys(("submit", "issue", "irq", "complete", "wake"))
 # Flags of the kernel (enum req_flag_bits), by the names that the letters are made from.
 FLAGS = {"SYNC": "sync", "META": "meta", "FUA": "fua", "PREFLUSH": "preflush", "RAHEAD": "rahead"}
@@ -179,7 +178,7 @@ class Recorded:
             if kind in ("both", "request"):
                 where = record[sector_at]
                 # A flush has no sector.
-                fields["sector"] = where if where != _NO_SECTOR else 0
+                fields["sector"] = where if where != NO_SECTOR else 0
                 fields["bytes"] = record[bytes_at]
                 op = self._block_ops[record[op_at]]
                 fields["rwbs"] = letters[op, record[flags_at]]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from wptrace.capture.layout import Described
 
 # The kernel's value.
-_NO_SECTOR = (1 << 64) - 1
+NO_SECTOR = (1 << 64) - 1
 _CHAIN = "cpus."
 # Indexed by number (include/linux/interrupt.h), the same on all supported kernels.
 _SOFTIRQS = ("HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU")
@@ -151,7 +151,7 @@ class Stories:
         usual = [f"r[{name.rpartition('_')[2]}] == {name}" for name in whole]
         usual.append(f"not ({' or '.join(f'r[{place}]' for place in rare if not isinstance(empty[place], bytes))})")
         result, sector = f"r[{at['result']}]", f"r[{at['sector']}]"
-        usual += [f"{result} >= 0", f"r[{at['offset']}] >= 0", f"{sector} != {_NO_SECTOR}"]
+        usual += [f"{result} >= 0", f"r[{at['offset']}] >= 0", f"{sector} != {NO_SECTOR}"]
         # For these it matters whether they took time, and for a request which error it has.
         times = [first + place for place, name in enumerate(self._stages) if name in SPARSE] + [at["dirty_ns"]]
         some = [f"r[{place}]" for place in times]
@@ -285,7 +285,7 @@ class Stories:
             if number:
                 where = record[sector]
                 # A flush has no sector.
-                fields["sector"] = where if where != _NO_SECTOR else 0
+                fields["sector"] = where if where != NO_SECTOR else 0
                 fields["bytes"] = record[size]
                 fields["rwbs"] = letters[block_ops[record[request_op]], record[flags]]
                 fields["maj_min"] = numbers[number]

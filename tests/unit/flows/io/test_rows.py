@@ -23,7 +23,7 @@ from wptrace.bpf.object import BpfObject, open_object
 from wptrace.cli.main import main
 from wptrace.flows.io.block import REQUEST, Requests
 from wptrace.flows.io.kinds import KINDS
-from wptrace.flows.io.records import Stories
+from wptrace.flows.io.records import NO_SECTOR, Stories
 from wptrace.kernel.blockdev import kernel_dev
 from wptrace.model import rows
 from wptrace.model.kind import Kind
@@ -66,7 +66,6 @@ TWISTS: dict[str, Sequence[Any]] = {
 }
 KINDS_OF_REQUESTS = 2
 NOON_NS = 1_700_000_000_123_456_789
-NO_SECTOR = (1 << 64) - 1
 
 
 def played(form: str, kinds: Sequence[Kind], found: Rows, as_rows: bool, wanted: Wanted) -> str:
