@@ -210,7 +210,7 @@ static __noinline __u32 walked_wait_stack(struct task_struct *task, struct learn
 	return number_of_stack(key, frames);
 }
 
-/* In place of its key (wptrace/flows/io/wait_stacks.py): it is being removed, and the next walk finds another place. */
+/* In place of its key (wptrace/flows/io/parts/waits.py): it is being removed, and the next walk finds another place. */
 #define WAIT_STACK_GONE (1ULL << 63)
 
 /* Whether its place has not been given to another one, nor is about to be. */

@@ -96,7 +96,7 @@ def test_only_those_that_are_wanted() -> None:
 @pytest.mark.parametrize("arch", ARCHES)
 def test_names_are_those_of_the_object(arch: str) -> None:
     _, btf = parsed("iopf", arch)
-    assert enum_names(btf, "iopf_stage") == [*names_of(IopfFlow.kinds), TOTAL]
+    assert enum_names(btf, "iopf_stage") == [*names(IopfFlow.kinds), TOTAL]
     assert set(enum_names(btf, "iopf_cause")) == set(iopf._CAUSES)
 
 

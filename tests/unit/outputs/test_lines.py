@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from typing import Any
 
 import pytest
@@ -169,11 +168,6 @@ def test_a_flow_by_definition_has_its_labels() -> None:
 def test_two_forms_are_one_too_many(command: list[str], form: str) -> None:
     with pytest.raises(UsageError, match=f"{form} and --json are two output formats"):
         main([*command, form, "--json"])
-
-
-def test_a_capture_takes_what_lines_would_show() -> None:
-    with pytest.raises(UsageError, match="use --line or --csv with wptrace replay"):
-        main(["io", "--line", "--capture", os.devnull])
 
 
 @pytest.mark.parametrize(

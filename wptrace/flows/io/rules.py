@@ -169,7 +169,7 @@ def tail(case: Case) -> Finding | None:
     for group, cell in case.report.cells.items():
         if group.kind.labels[-1].type == CALL and group.label("op") == op:
             calls[str(group.values[-1])] += cell[TOTAL].count
-    return found if sum(count >= _MIXED * calls.total() for count in calls.values()) < 2 else None
+    return found if sum(count >= _MIXED * sum(calls.values()) for count in calls.values()) < 2 else None
 
 
 _BEHIND, _RAN, _IRQ_OFF = "behind", "ran", "irq_off"
@@ -297,7 +297,8 @@ def _busiest(case: Case, by: str) -> Finding | None:
         if group.fields[by] is not None:
             by_text[str(group.values[-1])] += ns
     who = max(by_text, key=by_text.__getitem__, default="")
-    if not who or by_text[who] < STATEMENT_SHARE * times.total():
+    whole = sum(times.values())
+    if not who or by_text[who] < STATEMENT_SHARE * whole:
         return None
     on, by_op = Counter[object](), Counter[str]()
     for group, ns in times.items():
@@ -308,7 +309,7 @@ def _busiest(case: Case, by: str) -> Finding | None:
     mine = {group: stages for group, stages in rows.items() if group.values[-1] == who}
     of_op = [group for group in mine if group.kind.name == OWNED_OPERATION and group.label("op") == op]
     figures = {
-        "share": by_text[who] / times.total(),
+        "share": by_text[who] / whole,
         "sum_ns": by_text[who],
         "count": sum(mine[group][TOTAL].count for group in of_op),
         "bytes": sum(case.report.counter(group, BYTES) for group in of_op),
