@@ -205,7 +205,7 @@ def test_commits_after_statements(disk: Disk, postgres: Postgres) -> None:
 @pytest.mark.parametrize("version", [15, pytest.param(18, marks=only_all)])
 def test_a_server_that_starts_later(disk: Disk, tmp_path: Path, version: int) -> None:
     """So do its workers: those of parallel commands, of I/O and of autovacuum."""
-    settings = {"autovacuum": "on", "autovacuum_naptime": "1s"}
+    settings = {**_SETTINGS, "autovacuum": "on", "autovacuum_naptime": "1s"}
     with (
         mounted(disk, "ext4", tmp_path / "files") as folder,
         Trace("--dev", disk.name, "--by=statement", "--top=0", "100ms") as trace,
