@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -51,12 +51,20 @@ def server(folder: Path, recipe: roots.Recipe, *command: str) -> Iterator[subpro
     words = rooted.words(peers.fetch(recipe), folder, *command)
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            wait_until(lambda: (folder / "socket").exists() or process.poll() is not None, "the server")
+            wait_until(lambda: _listens(folder / "socket") or process.poll() is not None, "the server")
             assert process.poll() is None, "the server has ended"
             yield process
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(PATIENCE)
+
+
+def _listens(path: Path) -> bool:
+    """The socket is there before anybody listens."""
+    with socket.socket(socket.AF_UNIX) as client, suppress(FileNotFoundError, ConnectionRefusedError):
+        client.connect(str(path))
+        return True
+    return False
 
 
 @contextmanager
