@@ -24,9 +24,9 @@ from wptrace.engine.definition.kinds import kind_of
 from wptrace.engine.definition.records import recorded
 from wptrace.engine.recorder_size import LONGEST_NS, RecorderSize
 from wptrace.errors import WptraceError
-from wptrace.model.book import Book, Cause
+from wptrace.model.book import Book
 from wptrace.model.kind import ALL, REQUESTS, TOTAL, Comm
-from wptrace.model.report import BYTES, Event, InFlight, Overhead, Report, Start
+from wptrace.model.report import BYTES, Event, Overhead, QuietOutput, Report, Start
 from wptrace.tools.replay import Wanted, replay
 
 WHOLE = (
@@ -47,33 +47,15 @@ def obj() -> Iterator[BpfObject]:
         yield found
 
 
-class Seen:
-    """An output that keeps everything."""
+class Seen(QuietOutput):
+    """An output that keeps events and the summary."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.report: Report | None = None
 
-    def start(self, start: Start) -> None:
-        pass
-
     def event(self, event: Event) -> None:
         self.events.append(event)
-
-    def flush(self) -> None:
-        pass
-
-    def in_flight(self, found: list[InFlight], at_ns: int) -> None:
-        pass
-
-    def interval(self, report: Report) -> None:
-        pass
-
-    def losses(self) -> dict[Cause, int]:
-        return {}
-
-    def close(self) -> None:
-        pass
 
     def summary(self, report: Report) -> None:
         self.report = report
