@@ -159,34 +159,41 @@ const __u8 hist_small[HIST_SMALL] = {HIST_BUCKETS};
 	})
 
 /*
- * The same as both, faster for what takes less than half a millisecond, for programs that the verifier sees one by one.
- * The histogram is in `cell`. Without a call, so that the compiler has all registers.
+ * The same as hist_index, faster for what takes less than half a millisecond, for programs that the verifier sees one by
+ * one. Without a call, so that the compiler has all registers.
  */
-static __always_inline void hist_add_short(void *cell, struct hist *hist, __u64 value, bool counted)
+static __always_inline __u64 hist_index_short(__u64 *value)
 {
 	__u64 index;
+
+	index = HIST_FROM(*value, 0, 2047, 127, larger8);
+	return index;
+larger8:
+	index = HIST_FROM(*value, 8, 2047, 127, larger16);
+	return index;
+larger16:
+	index = HIST_FROM(*value, 16, 2047, 127, larger24);
+	return index;
+larger24:
+	index = HIST_FROM(*value, 24, 2047, 127, larger32);
+	return index;
+larger32:
+	index = HIST_FROM(*value, 32, 1023, 63, beyond);
+	return index;
+beyond:
+	/* By the clocks of two CPUs. */
+	if ((__s64)*value < 0) {
+		*value = 0;
+		return 0;
+	}
+	return HIST_SLOTS - 1;
+}
+
+/* The histogram is in `cell`. */
+static __always_inline void hist_count_short(void *cell, struct hist *hist, __u64 value, __u64 index, bool counted)
+{
 	__u32 *slot;
 
-	index = HIST_FROM(value, 0, 2047, 127, larger8);
-	goto known;
-larger8:
-	index = HIST_FROM(value, 8, 2047, 127, larger16);
-	goto known;
-larger16:
-	index = HIST_FROM(value, 16, 2047, 127, larger24);
-	goto known;
-larger24:
-	index = HIST_FROM(value, 24, 2047, 127, larger32);
-	goto known;
-larger32:
-	index = HIST_FROM(value, 32, 1023, 63, beyond);
-	goto known;
-beyond:
-	index = HIST_SLOTS - 1;
-	/* By the clocks of two CPUs. */
-	if ((__s64)value < 0)
-		index = value = 0;
-known:
 	hist_extremes(hist, value);
 	hist->sum += value;
 	slot = place_in(cell, hist->slots, index * sizeof(*slot));
@@ -194,6 +201,24 @@ known:
 		__sync_fetch_and_add(slot, 1);
 	else
 		++*slot;
+}
+
+static __always_inline void hist_add_short(void *cell, struct hist *hist, __u64 value, bool counted)
+{
+	__u64 index = hist_index_short(&value);
+
+	hist_count_short(cell, hist, value, index, counted);
+}
+
+/* The same value in the histograms of two cells, or in one where the other is NULL. */
+static __always_inline void hist_add_short_twice(void *cell, struct hist *hist, void *other_cell, struct hist *other,
+						 __u64 value)
+{
+	__u64 index = hist_index_short(&value);
+
+	hist_count_short(cell, hist, value, index, true);
+	if (other_cell)
+		hist_count_short(other_cell, other, value, index, true);
 }
 
 static __always_inline void hist_add(struct hist *hist, __u64 value)

@@ -367,27 +367,28 @@ static __always_inline void drop_only(struct op_state *op)
 #define COUNT_STAGE_UP_TO(name, from, to) COUNT_UP_TO(ONLY_STAGE_##name, times->to);
 
 /* Both are of the same owner and kind. */
-static __always_inline void count_owned_with_request(struct op_state *op, struct done *done, __u64 total, __s64 result)
-{
-	__u32 row = owned_row(op->owner, done->slot, op->op_kind);
-	struct owned_op_cell *owned = cell_at(&owned_op_cells, row);
-	struct owned_request_cell *request = cell_at(&owned_request_cells, row);
-	struct times *times = &done->times;
+struct owned_cells {
+	struct owned_op_cell *op;
+	struct owned_request_cell *request;
+};
 
-	if (!owned || !request)
+static __always_inline void owned_cells_of(struct owned_cells *owned, struct op_state *op, __u32 slot)
+{
+	__u32 row;
+
+	owned->op = NULL;
+	owned->request = NULL;
+	if (!owner_by)
 		return;
-	hist_add_short(owned, &owned->stages[0], total, true);
-	COUNT_RESULT(owned, result);
-	hist_add_short(request, &request->stages[OWNED_REQUEST_STAGE_TOTAL], times->completed - times->queued, true);
-	if (times->completed > times->issued)
-		hist_add_short(request, &request->stages[OWNED_REQUEST_STAGE_UNDER_WAY],
-			       times->completed - times->issued, false);
-	count_request_result(request, done);
+	row = owned_row(op->owner, slot, op->op_kind);
+	owned->op = cell_at(&owned_op_cells, row);
+	owned->request = cell_at(&owned_request_cells, row);
 }
 
 /* An operation with a single request that it waited for: both share distributions, except for the total. */
 static __always_inline void count_with_request(struct op_state *op, struct done *done, __s64 result)
 {
+	struct owned_cells owned;
 	struct only_cell *cell;
 	struct times *times;
 	__u64 at;
@@ -406,11 +407,19 @@ static __always_inline void count_with_request(struct op_state *op, struct done 
 	EACH_REQUEST_STAGE(COUNT_STAGE_UP_TO)
 	COUNT_UP_TO(ONLY_STAGE_WAKEUP, op->woken_ns);
 	COUNT_UP_TO(ONLY_STAGE_RETURN, op->end_ns);
-	hist_add_short(cell, &cell->stages[ONLY_STAGE_TOTAL], at - op->start_ns, true);
-	hist_add_short(cell, &cell->stages[ONLY_STAGE_REQUEST], times->completed - times->queued, true);
+	owned_cells_of(&owned, op, done->slot);
+	hist_add_short_twice(cell, &cell->stages[ONLY_STAGE_TOTAL], owned.op, &owned.op->stages[0], at - op->start_ns);
+	hist_add_short_twice(cell, &cell->stages[ONLY_STAGE_REQUEST], owned.request,
+			     &owned.request->stages[OWNED_REQUEST_STAGE_TOTAL], times->completed - times->queued);
 	COUNT_RESULT(cell, result);
-	if (owner_by)
-		count_owned_with_request(op, done, at - op->start_ns, result);
+	if (owned.op)
+		COUNT_RESULT(owned.op, result);
+	if (!owned.request)
+		return;
+	if (times->completed > times->issued)
+		hist_add_short(owned.request, &owned.request->stages[OWNED_REQUEST_STAGE_UNDER_WAY],
+			       times->completed - times->issued, false);
+	count_request_result(owned.request, done);
 }
 
 /* Its only request, if that is of its own kind: a write may have to read the rest of its page. */
