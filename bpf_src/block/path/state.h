@@ -378,8 +378,10 @@ static __always_inline bool is_timed(void)
 
 static __always_inline __u64 minus(__u64 later, __u64 earlier)
 {
+	__s64 between = later - earlier;
+
 	/* Clocks of two CPUs may differ by some cycles. */
-	return later > earlier ? later - earlier : 0;
+	return between < 0 ? 0 : between;
 }
 
 static __always_inline __u32 hash(__u64 pointer)
