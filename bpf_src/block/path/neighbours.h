@@ -40,12 +40,15 @@ struct occupancy {
 	__u32 unused;
 };
 
+#define WORDS (sizeof(struct occupancy) / sizeof(__u64))
+_Static_assert(OCCUPANCIES *WORDS <= 1 << 16, "the number of a word is short");
+
 struct occupancy occupancies[OCCUPANCIES] SEC(".bss.occupancies");
 
 static __always_inline struct occupancy *occupancy_at(__u32 slot)
 {
 	asm volatile("%0 &= %1" : "+w"(slot) : "i"(OCCUPANCIES - 1));
-	return &occupancies[slot];
+	return COMPUTED(&occupancies[slot]);
 }
 
 static __always_inline __u32 column_at(__u32 column)
@@ -111,16 +114,11 @@ __noinline __u32 column_of(__u32 slot, __u32 owner)
 	return claim_column(slot, owner);
 }
 
-/* Usually it has the same column as before. */
-static __always_inline __u32 last_column(__u32 slot, __u32 owner)
+/* Of an owner that is there. Usually it has the same column as before. */
+static __always_inline __u32 last_column(struct occupancy *of, __u32 slot, struct owner *known, __u32 owner)
 {
-	struct occupancy *of = occupancy_at(slot);
-	struct owner *known;
 	__u32 column;
 
-	if (!owner || owner >= OWNER_OTHERS)
-		return OTHERS_COLUMN;
-	known = owner_at(owner - 1);
 	column = column_at(known->column);
 	if (of->owners[column] == owner) {
 		of->used[column] = 1;
@@ -217,12 +215,12 @@ struct occupant {
 	__u64 since;
 	__u32 bytes;
 	__u16 owner;
+	__u16 word; /* of its column, in `occupancies` */
 	__u8 slot;
-	__u8 column;
 	__u8 op;
 	bool crowded; /* another one belongs here, and had to take one of the next slots */
 	bool inside; /* it has entered the device and not left it */
-	__u8 unused[5];
+	__u8 unused[4];
 };
 
 struct occupant occupants[OCCUPANTS] SEC(".bss.occupants");
@@ -237,7 +235,10 @@ PLAIN_TABLE(occupant, struct occupant, rq, OCCUPANT_BITS, OCCUPANT_PROBES)
 
 static __always_inline void leave_column(struct occupant *one, __u64 now)
 {
-	COUNT_MORE(occupancy_at(one->slot)->words[column_at(one->column)], (now << 16) - 1);
+	__u64 word = one->word;
+
+	if (word < OCCUPANCIES * WORDS)
+		COUNT_MORE(((__u64 *)occupancies)[word], (now << 16) - 1);
 }
 
 /* At the end, or when it is requeued. */
@@ -268,7 +269,9 @@ __noinline int leave_device(__u64 rq, bool ended)
 
 static __always_inline void enter_device(__u64 rq, __u32 slot, __u32 owner, __u64 now, __u64 asked)
 {
+	struct occupancy *of;
 	struct occupant *one;
+	struct owner *known;
 	__u32 column, place;
 
 	one = claim_occupant(rq, &place);
@@ -279,18 +282,21 @@ static __always_inline void enter_device(__u64 rq, __u32 slot, __u32 owner, __u6
 	/* It is issued again, or its end was not seen. */
 	if (one->inside)
 		leave_column(one, now);
-	column = last_column(slot, owner);
+	of = occupancy_at(slot);
+	column = OTHERS_COLUMN;
+	if (owner && owner < OWNER_OTHERS) {
+		known = COMPUTED(owner_at(owner - 1));
+		known->last_bytes = asked;
+		known->last_op = asked >> 32;
+		column = last_column(of, slot, known, owner);
+	}
 	one->since = now;
 	one->bytes = asked;
 	one->owner = owner;
 	one->slot = slot;
-	one->column = column;
 	one->op = asked >> 32;
-	if (owner && owner < OWNER_OTHERS) {
-		owner_at(owner - 1)->last_bytes = asked;
-		owner_at(owner - 1)->last_op = asked >> 32;
-	}
-	COUNT_MORE(occupancy_at(slot)->words[column_at(column)], 1 - (now << 16));
+	one->word = slot * WORDS + column;
+	COUNT_MORE(of->words[column_at(column)], 1 - (now << 16));
 	one->inside = true;
 }
 
@@ -328,14 +334,17 @@ static __always_inline struct watch *watch_of(struct bio_state *state)
 /* Not copied in one piece: the words change meanwhile. */
 #define LOOK_AT(words, into) \
 	do { \
-		(into)[0] = (words)[0]; \
-		(into)[1] = (words)[1]; \
-		(into)[2] = (words)[2]; \
-		(into)[3] = (words)[3]; \
-		(into)[4] = (words)[4]; \
-		(into)[5] = (words)[5]; \
-		(into)[6] = (words)[6]; \
-		(into)[7] = (words)[7]; \
+		const __u64 *__words = words; \
+		__u64 *__into = into; \
+\
+		__into[0] = __words[0]; \
+		__into[1] = __words[1]; \
+		__into[2] = __words[2]; \
+		__into[3] = __words[3]; \
+		__into[4] = __words[4]; \
+		__into[5] = __words[5]; \
+		__into[6] = __words[6]; \
+		__into[7] = __words[7]; \
 		_Static_assert(NEIGHBOUR_COLUMNS == 8, "each is copied"); \
 	} while (0)
 
@@ -345,51 +354,32 @@ static __always_inline bool has_waited(struct times *times)
 }
 
 /* At Q. */
-static __noinline int look_when_queued(struct bio_state *state)
+static __always_inline void look_when_queued(struct bio_state *state)
 {
-	struct watch *watch;
+	struct watch *watch = watch_of(state);
 
-	if (!state)
-		return 0;
-	watch = watch_of(state);
 	if (!watch)
-		return 0;
+		return;
 	watch->met = false;
 	watch->queued = state->done.times.queued;
 	LOOK_AT(occupancy_at(state->done.slot)->words, watch->wait);
-	return 0;
 }
 
 /* At D, before it is in flight itself. Who had the device is only told of those that waited, and of records. */
-static __noinline int enter_with(struct bio_state *state, __u64 rq, __u64 asked)
+static __always_inline void look_when_issued(struct request *rq, struct bio_state *state, bool trusted)
 {
+	__u64 asked = ASKED(FIELD(trusted, rq, __data_len), request_op(FIELD(trusted, rq, cmd_flags)));
 	struct watch *watch;
 
-	if (!state)
-		return 0;
 	if (has_waited(&state->done.times) || keeps_records()) {
 		watch = watch_of(state);
 		if (!watch)
-			return 0;
+			return;
 		watch->met = false;
 		watch->issued = state->done.times.issued;
 		LOOK_AT(occupancy_at(state->done.slot)->words, watch->device);
 	}
-	enter_device(rq, state->done.slot, state->owner, state->done.times.issued, asked);
-	return 0;
-}
-
-static __always_inline void look_when_issued(struct request *rq, struct bio_state *state, bool trusted)
-{
-	enter_with(state, (__u64)rq, ASKED(FIELD(trusted, rq, __data_len), request_op(FIELD(trusted, rq, cmd_flags))));
-}
-
-/* At C. */
-static __noinline int leave_with(struct bio_state *state, __u64 rq)
-{
-	if (state)
-		leave(rq, state->done.times.completed, true);
-	return 0;
+	enter_device((__u64)rq, state->done.slot, state->owner, state->done.times.issued, asked);
 }
 
 /* Another bio represents the request; its own wait began elsewhere. */
@@ -535,9 +525,10 @@ static __always_inline void meet_neighbours(struct bio_state *state)
 
 static __always_inline __u32 note_seen(__u32 number)
 {
+	enum owner_by by = owner_by;
 	struct owner *owner;
 
-	if (!neighbours || BY_NAME(owner_by) || !number || number >= OWNER_OTHERS)
+	if (!neighbours || BY_NAME(by) || !number || number >= OWNER_OTHERS)
 		return number;
 	owner = owner_at(number - 1);
 	if (!(owner->asked++ % SEEN_EVERY))

@@ -155,14 +155,12 @@ static __always_inline int on_request_issue(struct request *rq, bool trusted)
 	if (state->set_up) {
 		state->done.times.handed = now;
 		state->set_up = false;
-		if (neighbours)
-			look_when_issued(rq, state, trusted);
-		return 0;
+	} else {
+		state->done.times.issued = now;
+		/* It may be issued again. */
+		state->done.times.handed = 0;
+		state->done.times.seen = 0;
 	}
-	state->done.times.issued = now;
-	/* It may be issued again. */
-	state->done.times.handed = 0;
-	state->done.times.seen = 0;
 	if (neighbours)
 		look_when_issued(rq, state, trusted);
 	return 0;
@@ -226,18 +224,17 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 {
 	struct bio_state *state;
 	struct op_state *op = NULL;
-	bool late = false;
 	struct done *done;
 	struct bio *bio;
 
 	if (bytes < FIELD(trusted, rq, __data_len))
 		return complete_part(number_of((__u64)rq), bytes, error);
 	state = state_of(rq, trusted);
-	if (neighbours && (!state || state->untimed))
-		leave_device(number_of((__u64)rq), true);
 	if (!state) {
 		__u32 place;
 
+		if (neighbours)
+			leave_device(number_of((__u64)rq), true);
 		/* With a filter only what was queued is known to be ours. */
 		if (filtering ? !first_of(rq, false, trusted) : !tracing || !traced_disk(rq, trusted).found)
 			return 0;
@@ -245,7 +242,6 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 		if (place >= BIOS)
 			return 0;
 		state = bio_at(place);
-		late = true;
 	}
 	done = &state->done;
 	if (error || has_events(&done->events)) {
@@ -256,6 +252,8 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 	}
 	bio = FIELD(trusted, rq, bio);
 	if (state->untimed) {
+		if (neighbours)
+			leave_device(number_of((__u64)rq), true);
 		if (has_several_bios(rq, bio, trusted))
 			deliver_merged(number_of((__u64)rq), state->place);
 		if (state->empty)
@@ -273,9 +271,10 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 	if (!done->times.seen && bpf_get_current_task() == state->task)
 		done->events.inline_ = true;
 	fill_in(&done->times, FIELD(trusted, rq, start_time_ns));
-	if (neighbours && !late) {
+	/* Nothing is kept of one whose issue was not seen. */
+	if (neighbours) {
 		meet_neighbours(state);
-		leave_with(state, (__u64)rq);
+		leave((__u64)rq, done->times.completed, true);
 	}
 	if (keeps_records())
 		done->cpus.complete = bpf_get_smp_processor_id();
