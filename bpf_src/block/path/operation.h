@@ -256,7 +256,9 @@ static __always_inline int finish(struct op_state *op, void *object, __s64 resul
 		}
 		if (op->waited && op->wake_cpu == NO_CPU)
 			op->wake_cpu = bpf_get_smp_processor_id();
-		record_operation(op->place, hit, now, result);
+		if (trusted)
+			note_known_file(op, file_in(object, known));
+		record_operation(op->place, hit, now, result, trusted);
 	}
 	if (only)
 		release_counted(op, only);

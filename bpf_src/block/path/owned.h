@@ -27,9 +27,8 @@ struct {
 __noinline int name_owner(__u32 place, __u64 dentry, __u64 mount)
 {
 	struct io_record *record = (void *)bpf_map_lookup_elem(&owner_paths, &place);
-	struct place leaf = {.dentry = (void *)dentry, .mount = (void *)mount};
 
-	return record ? read_path(record, &leaf) : 0;
+	return record ? read_path(record, dentry, mount) : 0;
 }
 
 /* From the vfsmount to the `struct mount` around it. */

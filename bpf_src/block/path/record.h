@@ -45,17 +45,17 @@ static __always_inline bool wants_record(__u64 begun_ns, __u64 now)
 	return false;
 }
 
-static __noinline int read_path(struct io_record *record, struct place *leaf)
+/* Of a dentry and a mount. */
+static __noinline int read_path(struct io_record *record, __u64 dentry, __u64 mount)
 {
+	struct place place = {.dentry = (void *)dentry, .mount = (void *)mount};
 	struct mounted mounted = {};
 	struct named named = {};
-	struct place place;
 	int step;
 
-	if (!record || !leaf)
+	if (!record)
 		return 0;
 	record->path_end = 0;
-	bpf_probe_read_kernel(&place, sizeof(place), leaf);
 	read_mount(&mounted, place.mount);
 	for (step = 0; step < CLIMBS; step++) {
 		/* From memory: otherwise the verifier follows each possible length separately. */
@@ -135,7 +135,40 @@ static __always_inline struct watch *watch_of_op(struct op_state *op)
 	return bpf_map_lookup_elem(&op_watches, &place);
 }
 
-static __noinline int fill_file_of(struct io_record *record, struct op_state *op)
+/* The file of an operation that ends, of a hook that has it as an object that the verifier knows: read without copies. */
+struct known_file {
+	__u64 dentry; /* 0: it has two paths */
+	__u64 mount;
+	__u64 inode;
+	__u64 links;
+};
+
+#ifdef PLAIN
+#define note_known_file(op, file)
+#else
+struct known_file known_files[OPS] SEC(".bss.known_files");
+
+static __always_inline struct known_file *known_file_of(struct op_state *op)
+{
+	__u32 place = op->place;
+
+	asm volatile("%0 &= %1" : "+w"(place) : "i"(OPS - 1));
+	return COMPUTED(&known_files[place]);
+}
+
+static __always_inline void note_known_file(struct op_state *op, struct file *file)
+{
+	struct known_file *known = known_file_of(op);
+	struct inode *inode = file->f_inode;
+
+	known->dentry = file->f_mode & backing_mode() ? 0 : (__u64)file->f_path.dentry;
+	known->mount = (__u64)file->f_path.mnt - bpf_core_field_offset(struct mount, mnt);
+	known->inode = inode->i_ino;
+	known->links = inode->i_nlink;
+}
+#endif
+
+static __noinline int fill_file_of(struct io_record *record, struct op_state *op, bool known)
 {
 	struct inode *inode;
 	struct place leaf;
@@ -144,22 +177,29 @@ static __noinline int fill_file_of(struct io_record *record, struct op_state *op
 
 	if (!record || !op)
 		return 0;
+	record->path_cut = 0;
+	record->path_end = 0;
+#ifndef PLAIN
+	if (known && known_file_of(op)->dentry) {
+		record->inode = known_file_of(op)->inode;
+		record->deleted = !known_file_of(op)->links;
+		return read_path(record, known_file_of(op)->dentry, known_file_of(op)->mount);
+	}
+#endif
 	file = op->file;
 	inode = BPF_CORE_READ(file, f_inode);
 	record->inode = BPF_CORE_READ(inode, i_ino);
 	/* The field is constant, which a copy of its type would be as well. */
 	BPF_CORE_READ_INTO(&links, inode, i_nlink);
 	record->deleted = file && !links;
-	record->path_cut = 0;
-	record->path_end = 0;
 	if (!file)
 		return 0;
 	leaf = place_of(file);
-	return read_path(record, &leaf);
+	return read_path(record, (__u64)leaf.dentry, (__u64)leaf.mount);
 }
 
 /* Global, with scalar arguments, so that it is verified once. */
-__noinline int record_operation(__u32 place, bool hit, __u64 now, __s64 result)
+__noinline int record_operation(__u32 place, bool hit, __u64 now, __s64 result, bool known)
 {
 	struct op_state *op = op_at(place);
 	struct io_record *record;
@@ -173,7 +213,7 @@ __noinline int record_operation(__u32 place, bool hit, __u64 now, __s64 result)
 	if (!record)
 		return 0;
 	/* First: otherwise the verifier goes through its loop for each path to here. */
-	fill_file_of(record, op);
+	fill_file_of(record, op, known);
 	record->start_ns = op->start_ns;
 	record->end_ns = now;
 	__builtin_memcpy(record->stages, op->charges, sizeof(record->stages));
@@ -258,8 +298,8 @@ static __noinline int fill_file(struct io_record *record, struct bio_state *stat
 {
 	struct address_space *mapping;
 	struct page_of_file page;
+	struct dentry *dentry;
 	struct inode *inode;
-	struct place leaf;
 	__u32 links = 0;
 
 	if (!record || !state)
@@ -273,9 +313,8 @@ static __noinline int fill_file(struct io_record *record, struct bio_state *stat
 	/* The field is constant, which a copy of its type would be as well. */
 	BPF_CORE_READ_INTO(&links, inode, i_nlink);
 	record->deleted = !links;
-	leaf.dentry = name_of(inode);
-	leaf.mount = mount_of(inode);
-	return leaf.dentry ? read_path(record, &leaf) : 0;
+	dentry = name_of(inode);
+	return dentry ? read_path(record, (__u64)dentry, (__u64)mount_of(inode)) : 0;
 }
 
 #define TELL_STAGE(name, from, to) record->stages[OP_STAGE_##name] = minus(times->to, times->from);

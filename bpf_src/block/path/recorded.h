@@ -12,13 +12,12 @@ RECORDER_MAP(recorded_paths, path_record);
 
 __noinline int name_recorded_file(__u32 place, __u64 dentry, __u64 mount)
 {
-	struct place leaf = {.dentry = (void *)dentry, .mount = (void *)mount};
 	struct io_record *record;
 
 	if (!recording)
 		return 0;
 	record = (void *)bpf_map_lookup_elem(&recorded_paths, &place);
-	return record ? read_path(record, &leaf) : 0;
+	return record ? read_path(record, dentry, mount) : 0;
 }
 
 /* The position has moved by the result, and before that to the end of the file if it is only appended to. */
