@@ -569,6 +569,7 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 	__u64 now = bpf_ktime_get_ns();
 	__u32 flags = FIELD(trusted, rq, cmd_flags);
 	enum block_op op = request_op(flags);
+	struct bio *first = FIELD(trusted, rq, bio), *last = FIELD(trusted, rq, biotail);
 	__u64 key = (__u64)rq;
 	struct issued *known = NULL;
 	struct block_cell *cell;
@@ -628,7 +629,7 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 		cell->events.timeouts++;
 		ONE_MORE(life->events.timeouts);
 	}
-	if (FIELD(trusted, rq, bio) != FIELD(trusted, rq, biotail)) {
+	if (first != last) {
 		int others = bios_within(number_of(key), ~0U) - 1;
 
 		life->events.merged += others;

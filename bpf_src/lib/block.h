@@ -36,32 +36,25 @@ static __always_inline __u32 request_disk(struct request *rq, bool trusted)
 	return disk_number(FIELD(trusted, queue, disk), trusted);
 }
 
-static __always_inline __u32 bio_disk(struct bio *bio, bool trusted)
+/*
+ * Read it once: for each pointer that is read from an argument, and each path to there, the verifier searches all types of
+ * the kernel several times, which takes milliseconds, since
+ * commit 6fcd486b3a0a ("bpf: Refactor RCU enforcement in the verifier.", v6.4).
+ */
+static __always_inline struct gendisk *disk_of_bio(struct bio *bio, bool trusted)
 {
 	struct bio___with_disk *old = (void *)bio;
 	struct block_device *device;
 
 	if (bpf_core_field_exists(old->bi_disk))
-		return disk_number(FIELD(trusted, old, bi_disk), trusted);
+		return FIELD(trusted, old, bi_disk);
 	device = FIELD(trusted, bio, bi_bdev);
-	if (!device)
-		return 0;
-	return disk_number(FIELD(trusted, device, bd_disk), trusted);
+	return device ? FIELD(trusted, device, bd_disk) : NULL;
 }
 
-static __always_inline struct request_queue *bio_queue(struct bio *bio, bool trusted)
+static __always_inline __u32 bio_disk(struct bio *bio, bool trusted)
 {
-	struct bio___with_disk *old = (void *)bio;
-	struct gendisk *disk;
-
-	if (bpf_core_field_exists(old->bi_disk)) {
-		disk = FIELD(trusted, old, bi_disk);
-	} else {
-		struct block_device *device = FIELD(trusted, bio, bi_bdev);
-
-		disk = FIELD(trusted, device, bd_disk);
-	}
-	return FIELD(trusted, disk, queue);
+	return disk_number(disk_of_bio(bio, trusted), trusted);
 }
 
 /* The operations that rows distinguish. */

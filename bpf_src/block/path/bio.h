@@ -113,9 +113,14 @@ static __always_inline void note_submitter(struct bio_state *state)
 }
 
 /* Its requests are on the devices below. */
-static __always_inline bool is_stacked(struct bio *bio, bool trusted)
+static __always_inline bool is_stacked(struct gendisk *disk, bool trusted)
 {
-	return !FIELD(trusted, bio_queue(bio, trusted), mq_ops);
+	struct request_queue *queue;
+
+	if (!disk)
+		return true;
+	queue = FIELD(trusted, disk, queue);
+	return !FIELD(trusted, queue, mq_ops);
 }
 
 /* A bio whose device is known. */
@@ -195,10 +200,11 @@ static __always_inline int take_known(struct bio *bio, struct op_state *op, enum
 static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_kind kind, bool trusted)
 {
 	struct taken known = {.layer = LAYERS};
+	struct gendisk *disk = disk_of_bio(bio, trusted);
 	struct device_match match;
 	__u64 sector;
 
-	known.dev = bio_disk(bio, trusted);
+	known.dev = disk_number(disk, trusted);
 	sector = FIELD(trusted, bio, bi_iter.bi_sector);
 	if (FIELD(trusted, bio, bi_iter.bi_size)) {
 		match = find_device(known.dev, sector, false);
@@ -212,7 +218,7 @@ static __always_inline int take(struct bio *bio, struct op_state *op, enum bio_k
 		known.slot = match.slot;
 	}
 	if (!match.found || match.slot == UNLISTED_SLOT) {
-		known.above = is_stacked(bio, trusted);
+		known.above = is_stacked(disk, trusted);
 		if (known.above && stacked)
 			known.layer = layer_of(known.dev);
 		if (known.above)

@@ -202,7 +202,7 @@ static __noinline int end_otherwise(struct request *rq, struct bio_state *state,
 /* The driver could not take it, or returns it; it is issued again, perhaps after a merge. */
 static __always_inline int on_request_requeue(struct request *rq, bool trusted)
 {
-	struct bio_state *state = first_of(rq, false, trusted);
+	struct bio_state *state = first_of(rq, FIELD(trusted, rq, bio), false, trusted);
 
 	if (neighbours)
 		leave_device(number_of((__u64)rq), false);

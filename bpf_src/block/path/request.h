@@ -16,11 +16,9 @@ struct request___made {
 } __attribute__((preserve_access_index));
 
 /* Cheap checks: with one disk traced, most requests may be on others. */
-static __always_inline struct device_match traced_disk(struct request *rq, bool trusted)
+static __always_inline struct device_match traced_disk(struct request *rq, struct bio *bio, bool trusted)
 {
-	bool flush = !FIELD(trusted, rq, bio);
-
-	return find_any_device(rq, request_disk(rq, trusted), FIELD(trusted, rq, __sector), flush);
+	return find_any_device(rq, request_disk(rq, trusted), FIELD(trusted, rq, __sector), !bio);
 }
 
 /*
@@ -111,7 +109,8 @@ static __noinline bool descend(struct bio_state *state, struct request *rq)
 
 static __always_inline struct bio_state *begin_issue(struct request *rq, bool trusted)
 {
-	struct bio_state *state = first_of(rq, false, trusted);
+	struct bio *bio = FIELD(trusted, rq, bio);
+	struct bio_state *state = first_of(rq, bio, false, trusted);
 
 	if (!state || state->kind != BIO_KIND_QUEUED) {
 		/* The kernel skipped the program when it was queued: of its device nothing is known yet. */
@@ -124,7 +123,7 @@ static __always_inline struct bio_state *begin_issue(struct request *rq, bool tr
 
 			if (!tracing || filtering)
 				return NULL;
-			match = traced_disk(rq, trusted);
+			match = traced_disk(rq, bio, trusted);
 			state = match.found ? take_unqueued(rq, match.slot) : NULL;
 			if (!state)
 				return NULL;
@@ -201,12 +200,6 @@ __noinline __u32 begin_late(__u64 request, __u32 bytes)
 	return state->place;
 }
 
-/* By the request alone: a bio is read by way of a pointer, which takes the kernel's checks of the address. */
-static __always_inline bool has_several_bios(struct request *rq, struct bio *first, bool trusted)
-{
-	return first && first != FIELD(trusted, rq, biotail);
-}
-
 /* One that its operation asked for and waits for, made by no device above, with data. */
 static __always_inline bool is_ordinary(struct bio_state *state)
 {
@@ -222,21 +215,22 @@ static __always_inline bool is_alone(struct op_state *op)
 
 static __always_inline int on_request_complete(struct request *rq, int error, __u32 bytes, bool trusted)
 {
+	struct bio *bio = FIELD(trusted, rq, bio);
+	struct bio *last = FIELD(trusted, rq, biotail);
 	struct bio_state *state;
 	struct op_state *op = NULL;
 	struct done *done;
-	struct bio *bio;
 
 	if (bytes < FIELD(trusted, rq, __data_len))
 		return complete_part(number_of((__u64)rq), bytes, error);
-	state = state_of(rq, trusted);
+	state = first_of(rq, bio, true, trusted);
 	if (!state) {
 		__u32 place;
 
 		if (neighbours)
 			leave_device(number_of((__u64)rq), true);
 		/* With a filter only what was queued is known to be ours. */
-		if (filtering ? !first_of(rq, false, trusted) : !tracing || !traced_disk(rq, trusted).found)
+		if (filtering ? !first_of(rq, bio, false, trusted) : !tracing || !traced_disk(rq, bio, trusted).found)
 			return 0;
 		place = begin_late(number_of((__u64)rq), bytes);
 		if (place >= BIOS)
@@ -250,11 +244,10 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 		done->bytes = bytes;
 		done->error = 0;
 	}
-	bio = FIELD(trusted, rq, bio);
 	if (state->untimed) {
 		if (neighbours)
 			leave_device(number_of((__u64)rq), true);
-		if (has_several_bios(rq, bio, trusted))
+		if (bio && bio != last)
 			deliver_merged(number_of((__u64)rq), state->place);
 		if (state->empty)
 			count_asked(state);
@@ -288,7 +281,7 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 	}
 	if (watches_interference() && !state->empty && was_held(&hold_of(state)->held, done->times.queued))
 		count_held_request(state->place);
-	if (has_several_bios(rq, bio, trusted))
+	if (bio && bio != last)
 		deliver_merged(number_of((__u64)rq), state->place);
 	if (following)
 		count_writeback(state->place, state->place);

@@ -533,9 +533,8 @@ static __noinline struct bio_state *behind(struct bio *bio, bool issued)
 	return NULL;
 }
 
-static __always_inline struct bio_state *first_of(struct request *rq, bool issued, bool trusted)
+static __always_inline struct bio_state *first_of(struct request *rq, struct bio *bio, bool issued, bool trusted)
 {
-	struct bio *bio = FIELD(trusted, rq, bio);
 	struct bio_state *state;
 
 	/* The flush machinery has a request of its own, without a bio. */
@@ -548,7 +547,7 @@ static __always_inline struct bio_state *first_of(struct request *rq, bool issue
 /* The bio that represents an issued request. */
 static __always_inline struct bio_state *state_of(struct request *rq, bool trusted)
 {
-	return first_of(rq, true, trusted);
+	return first_of(rq, FIELD(trusted, rq, bio), true, trusted);
 }
 
 #endif
