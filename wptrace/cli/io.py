@@ -100,17 +100,20 @@ def run(options: argparse.Namespace) -> int:
             code, _ = tracing.run(options, {"": _block(options, events)}, events, dumps=dumps)
             return code
         # Mistakes in the options are reported first.
-        why = _why_requests(options, _path(options, events, _by(options)))
+        by = _by(options)
+        flow = _path(options, events, by)
+        why = _why_requests(options, flow)
         if why:
             options.level = "request"
-        while True:
-            by = _by(options)
             flow = _path(options, events, by, why)
+        while True:
             owners = _owners(options, by)
             code, again = tracing.run(options, {"": flow}, events, workload=workload, owners=owners, dumps=dumps)
             if not again:
                 return code
             options.by = again
+            by = _by(options)
+            flow = _path(options, events, by, why)
 
 
 def flows(options: argparse.Namespace) -> list[PathFlow | BlockFlow]:
