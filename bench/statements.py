@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import tempfile
 from pathlib import Path
 from typing import IO
 
-from tests.kernel.disks import null_device
+from tests.kernel import postgres
+from tests.kernel.disks import loop_device, null_device
+from tests.kernel.loads import mounted
 from wptrace.bpf.ring import Reader
 from wptrace.engine.definition.unit import Argument, Unit
 from wptrace.flows.io.options import COMM, STATEMENT, UNIT, Options
@@ -17,6 +20,10 @@ from wptrace.flows.io.path import PathFlow
 
 _LENGTHS = (0, 8, 56, 280, 1000)
 _RUNS = 3
+# All of pgbench's rows are in the server's memory.
+_BUFFERS = "64MB"
+_TRANSACTIONS = 2000
+_CONNECTED = ("-h", "/mnt", "-U", "postgres")
 
 
 def main() -> None:
@@ -58,6 +65,41 @@ def main() -> None:
     for length in _LENGTHS[1:]:
         begin, both = (found[name, length][1] for name in ("begins", "whole"))
         print(f"a text of {length} characters: where it begins {begin:+,.0f}, with its end at the return {both:+,.0f}")
+    _print_in_memory()
+
+
+def _print_in_memory() -> None:
+    """Print what a transaction of pgbench costs that reads from memory alone."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        loop_device(Path(folder) / "disk.img", "384M") as disk,
+        mounted(disk, "ext4", Path(folder) / "files") as files,
+        postgres.server(files / "postgres", 15, shared_buffers=_BUFFERS) as server,
+    ):
+        server.run("pgbench", *_CONNECTED, "-i", "-q", "postgres")
+        server.sql(["checkpoint"])
+        for _ in range(2):  # with the reads of its start and of rows that are not in memory yet
+            untraced = _transaction(server)
+        print(f"A transaction of pgbench in memory takes {untraced:,.0f} instructions:")
+        for by in ("", STATEMENT):
+            flow = PathFlow(Options(devices=(disk.name,), by=by))
+            try:
+                flow.start(Reader())
+                flow.begin()
+                traced = _transaction(server)
+            finally:
+                flow.close()
+            print(f"io{f' --by {by}' if by else ''}: {traced / untraced - 1:+.2%}")
+
+
+def _transaction(server: postgres.Postgres) -> float:
+    """Return the instructions of one: the least of some runs."""
+    rates = []
+    for _ in range(_RUNS):
+        words = ("-n", "-S", "-M", "prepared", "-t", str(_TRANSACTIONS), "postgres")
+        (rate,) = re.findall(r"^tps = ([0-9.]+) \(without", server.run("pgbench", *_CONNECTED, *words), re.M)
+        rates.append(float(rate))
+    return 1e9 / max(rates)
 
 
 def _mean(stdin: IO[str], stdout: IO[str], length: int) -> tuple[float, float]:

@@ -49,7 +49,7 @@ class OfServer(Recording):
 
     def skipped_bytes(self, version: int) -> int:
         """Return what the operations may have read that were lost with a skipped run: io_combine_limit for each."""
-        return self.summary["loss"].get("recursion", 0) * BLOCK * (16 if version >= 17 else 1)
+        return int(self.summary["loss"].get("recursion", 0)) * BLOCK * (16 if version >= 17 else 1)
 
 
 @pytest.fixture
