@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
+from functools import lru_cache
 
 FULL, NORMALISED, OFF = "full", "normalised", "off"
 TEXTS = (NORMALISED, FULL, OFF)
@@ -13,8 +13,7 @@ TEXTS = (NORMALISED, FULL, OFF)
 # Each begins where the one before ended, and none looks back: a text is gone through once. Whatever has no end, as it
 # was cut off, ends with the text.
 _NUMBER = r"(?:0[xX][0-9a-fA-F_]+|[0-9][0-9_]*(?:\.[0-9_]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?)"
-_SQL = re.compile(
-    rf"""
+_SQL = rf"""
     (?P<blank>(?:\s+|--[^\n]*|/\*.*?(?:\*/|\Z))+)
     |(?P<literal>
         [eE]'(?:[^'\\]|\\.|'')*(?:'|\\?\Z)
@@ -24,12 +23,9 @@ _SQL = re.compile(
     )
     |(?P<word>[^\W\d][\w$]*|"(?:[^"]|"")*(?:"|\Z)|\$[0-9]+)
     |(?P<sign>.)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
+    """
 # A backslash escapes, and `"` is another `'`; names are in backquotes.
-_MYSQL = re.compile(
-    rf"""
+_MYSQL = rf"""
     (?P<blank>(?:\s+|\#[^\n]*|--(?=\s|\Z)[^\n]*|/\*.*?(?:\*/|\Z))+)
     |(?P<literal>
         (?:[bBxXnN]|_\w+\s*)?(?:'(?:[^'\\]|\\.|'')*(?:'|\\?\Z)|"(?:[^"\\]|\\.|"")*(?:"|\\?\Z))
@@ -38,9 +34,7 @@ _MYSQL = re.compile(
     )
     |(?P<word>[^\W\d][\w$]*|`(?:[^`]|``)*(?:`|\Z)|@+[\w$.]+)
     |(?P<sign>.)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
+    """
 SQL, MYSQL = "sql", "mysql"
 """How literals are written."""
 _TOKENS = {SQL: _SQL, MYSQL: _MYSQL}
@@ -78,14 +72,21 @@ def shown(text: str, how: str, noun: str = "statement", quotes: str = SQL) -> st
         return text
     found = normalised(text, quotes)
     if how == OFF:
+        import hashlib
+
         return f"{noun} {hashlib.sha256(found.encode('utf-8', 'surrogateescape')).hexdigest()[:_DIGITS]}"
     return found
+
+
+@lru_cache
+def _tokens(quotes: str) -> re.Pattern[str]:
+    return re.compile(_TOKENS[quotes], re.VERBOSE | re.DOTALL)
 
 
 def normalised(text: str, quotes: str = SQL) -> str:
     """Return a statement without literals and comments; one that begins with a long comment may have nothing else."""
     parts: list[str] = []
-    for match in _TOKENS[quotes].finditer(text):
+    for match in _tokens(quotes).finditer(text):
         kind = match.lastgroup
         if kind == "blank":
             parts.append(" ")

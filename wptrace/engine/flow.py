@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from resource import RUSAGE_SELF, getrusage
 from typing import TYPE_CHECKING, Any, Callable, Protocol
 
-from wptrace.analysis.verdict import TIMED, Rules
 from wptrace.bpf import trial
 from wptrace.bpf.lib import libbpf
 from wptrace.bpf.object import BpfObject
@@ -29,6 +28,7 @@ from wptrace.model.kind import Group, Kind
 from wptrace.model.report import Counters, Event, InFlight, Overhead, Snapshot, Source, Start
 
 if TYPE_CHECKING:
+    from wptrace.analysis.verdict import Rules
     from wptrace.capture.writer import CaptureOutput
     from wptrace.engine.devices import Devices
     from wptrace.engine.recorder import Recorder
@@ -142,7 +142,9 @@ class Flow:
 
     @property
     def rules(self) -> Rules:
-        """The rules of the verdict."""
+        """The rules of the verdict, which a start does without."""
+        from wptrace.analysis.verdict import TIMED
+
         return TIMED
 
     def lists(self) -> dict[str, list[dict[str, Any]]]:

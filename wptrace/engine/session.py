@@ -11,7 +11,6 @@ from itertools import count
 from typing import Protocol
 
 from wptrace.analysis.history import History
-from wptrace.analysis.verdict import Case, judge
 from wptrace.bpf.ring import Reader
 from wptrace.engine.budget import Keeper
 from wptrace.engine.flow import Flow
@@ -219,6 +218,8 @@ class Trace:
 
     def window_with_verdict(self, earlier: Snapshot, now: Snapshot, kind: str) -> Report:
         """The report of a window with its verdict, by the history of that time."""
+        from wptrace.analysis.verdict import Case, judge
+
         report, flow = self.window(earlier, now, kind), self.flow
         if not flow.verdict_kinds:
             return report

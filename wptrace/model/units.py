@@ -66,24 +66,24 @@ def parse_share(text: str) -> float | None:
 
 def parse_duration(text: str, default_unit: str | None = None) -> int:
     """Nanoseconds from 5ms, 1.5s, 200us or 2m; a bare number only where there is a default unit, or where it is 0."""
-    from fractions import Fraction
-
     match = _NUMBER.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"{text!r} is not a duration such as 5ms or 1.5s")
     number, unit = match.groups()
-    if not unit and not Fraction(number):
+    if not unit and not float(number):
         return 0
     unit = _SPELLINGS.get(unit, unit) or default_unit or ""
     if unit not in NS_PER:
         wrong = "has an unknown unit" if unit else "has no unit"
         raise UsageError(f"the duration {text!r} {wrong}: the units are {', '.join(NS_PER)}")
-    ns = Fraction(number) * NS_PER[unit]
-    if ns.denominator != 1:
+    whole, _, part = number.partition(".")
+    scale: int = 10 ** len(part)
+    ns, rest = divmod(int(whole + part) * NS_PER[unit], scale)
+    if rest:
         raise UsageError(f"the duration {text!r} is not a whole number of nanoseconds")
     if ns > _LONGEST_NS:
         raise UsageError(f"the duration {text!r} is longer than 292 years")
-    return int(ns)
+    return ns
 
 
 def _three_digits(value: float) -> str:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from wptrace.analysis.neighbours import Owner
 from wptrace.analysis.overlap import Span
-from wptrace.analysis.verdict import Rules
 from wptrace.bpf import trial
 from wptrace.bpf.kernel_btf import vmlinux
 from wptrace.bpf.object import BpfObject
@@ -23,7 +22,6 @@ from wptrace.engine.recorder_size import RecorderSize
 from wptrace.engine.resolver import Loaded, load
 from wptrace.engine.sampling import SampleShedder, Sampling
 from wptrace.engine.tracepoints import argument
-from wptrace.flows.io import rules
 from wptrace.flows.io.kinds import FIELDS, REQUEST_EVENTS, STAGES
 from wptrace.flows.io.options import SAMPLE, SAVINGS
 from wptrace.flows.io.request_events import Events, counted, timed_out_bit
@@ -39,6 +37,7 @@ from wptrace.model.report import Event, Snapshot, Source, Start
 from wptrace.model.rows import Number, Rows, Shape, items, numbered
 
 if TYPE_CHECKING:
+    from wptrace.analysis.verdict import Rules
     from wptrace.bpf.layout import Structure
     from wptrace.capture.layout import Described
     from wptrace.engine.recorder import Recorder
@@ -283,6 +282,8 @@ class BlockFlow(DeviceFlow):
 
     @property
     def rules(self) -> Rules:
+        from wptrace.flows.io import rules
+
         return rules.BLOCK
 
     def snapshot(self) -> Snapshot:

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
-from wptrace.analysis.verdict import Rules
 from wptrace.bpf import trial
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.perf import CPU_CLOCK
@@ -31,7 +30,7 @@ from wptrace.engine.resolver import Loaded, load
 from wptrace.engine.sampling import Sampling
 from wptrace.engine.tracepoints import argument
 from wptrace.errors import UsageError, WptraceError
-from wptrace.flows.io import calls, parts, rules
+from wptrace.flows.io import calls, parts
 from wptrace.flows.io import hooks as io_hooks
 from wptrace.flows.io import operations as io_operations
 from wptrace.flows.io.books import Books, Unseen
@@ -53,6 +52,7 @@ from wptrace.model.kind import TOTAL, Group, Kind, names
 from wptrace.model.report import Counters, Event, InFlight, Snapshot, Source, Start
 
 if TYPE_CHECKING:
+    from wptrace.analysis.verdict import Rules
     from wptrace.engine.recorder import Recorder
     from wptrace.flows.io.parts.shed import PathShedder
 
@@ -318,6 +318,8 @@ class PathFlow(DeviceFlow):
 
     @property
     def rules(self) -> Rules:
+        from wptrace.flows.io import rules
+
         pid = self._options.filter.get(PID.name)
         children = tasks.children(pid) if pid and not self._options.children else ()
         filtered = bool(self._options.filter)
