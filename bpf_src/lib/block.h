@@ -37,9 +37,10 @@ static __always_inline __u32 request_disk(struct request *rq, bool trusted)
 }
 
 /*
- * Read it once: for each pointer that is read from an argument, and each path to there, the verifier searches all types of
- * the kernel several times, which takes milliseconds, since
- * commit 6fcd486b3a0a ("bpf: Refactor RCU enforcement in the verifier.", v6.4).
+ * Read it once: for each pointer that is read from an argument, and each path to there, the verifier goes through all types
+ * of the kernel several times, which takes a millisecond or more, from
+ * commit 57539b1c0ac2 ("bpf: Enable annotating trusted nested pointers", v6.3) to
+ * commit 8c3070e159ba ("btf: Optimize type lookup with binary search", v7.0).
  */
 static __always_inline struct gendisk *disk_of_bio(struct bio *bio, bool trusted)
 {
