@@ -207,6 +207,33 @@ def test_commits_after_statements(disk: Disk, postgres: Postgres) -> None:
     assert counts(trace.summary, "owned_operation", "sync")["insert into t values (?)"] >= inserts
 
 
+SCANS = "create function scans() returns numeric language plpgsql as $$ begin return (select avg(id) from big); end $$"
+
+
+@pytest.mark.parametrize(
+    "postgres",
+    [pytest.param((15, {"compute_query_id": "off", "max_parallel_workers_per_gather": "0"}), id="15")],
+    indirect=True,
+)
+def test_how_a_statement_may_come(disk: Disk, postgres: Postgres) -> None:
+    """By each protocol, prepared by a command, in a function or a block; its text needs no query id."""
+    postgres.sql([TABLE, SCANS, "checkpoint"])
+    with Trace("--dev", disk.name, "--by=statement", "--top=0") as trace:
+        postgres.sql(["select count(id) from big"])
+        for protocol, what in (("extended", "min"), ("prepared", "max")):
+            postgres.script.write_text(f"select {what}(id) from big;\n")  # noqa: S608 - ours
+            words = ["-n", "-M", protocol, "-f", f"/mnt/{postgres.script.name}", "-t", "1"]
+            postgres.run("pgbench", "-h", "/mnt", "-U", "postgres", *words, "postgres")
+        postgres.sql(["prepare prepared as select sum(id) from big", "execute prepared"])
+        postgres.sql(["select scans()", "do $$ begin perform bit_or(id) from big; end $$"])
+    exact(trace.summary)
+    found = read_bytes(trace.summary)
+    scans = [f"select {what}(id) from big" for what in ("count", "min", "max")]  # noqa: S608 - ours
+    for text in (*scans, "execute prepared", "select scans()", "do ?"):
+        assert ROWS * WIDTH < found[text] < ROWS * WIDTH * 1.2, text
+    assert [one for one in trace.summary["statements"] if one["query_ids"]] == []
+
+
 @pytest.mark.parametrize("version", [15, pytest.param(18, marks=only_all)])
 def test_a_server_that_starts_later(disk: Disk, tmp_path: Path, version: int) -> None:
     """So do its workers: those of parallel commands, of I/O and of autovacuum."""
