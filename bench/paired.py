@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import os
 import random
-import re
 import shutil
 import signal
 import sqlite3
@@ -43,7 +42,6 @@ _CLIENTS, _PGBENCH_S = 4, 4
 _TRACERS_CPU, _CPU = (sorted(os.sched_getaffinity(0)) * 2)[:2]
 _BESIDE = ("taskset", "--cpu-list", str(_TRACERS_CPU))
 _WORKERS_CPUS = Path("/sys/devices/virtual/workqueue/cpumask")
-_CONNECTED = ("-h", "/mnt", "-U", "postgres")
 
 BIOLATENCY = "biolatency"
 MODES: tuple[tuple[str, ...], ...] = (
@@ -74,7 +72,7 @@ class Place:
         """PostgreSQL with pgbench's tables, which are larger than its buffers: most reads are system calls."""
         settings = {"shared_buffers": "16MB", "shared_preload_libraries": ""}
         found = self._stack.enter_context(postgres.server(self.folder / "postgres", 15, **settings))
-        found.run("pgbench", *_CONNECTED, "-i", "-q", "-s", str(_SCALE), "postgres")
+        found.pgbench("-i", "-q", "-s", str(_SCALE))
         return found
 
 
@@ -133,10 +131,7 @@ def _pgbench(*options: str) -> Callable[[Place], float]:
     """Return a load of transactions of pgbench: the time for one."""
 
     def run(place: Place) -> float:
-        words = ["-n", "-M", "prepared", "-c", str(_CLIENTS), "-j", "2", "-T", str(_PGBENCH_S), *options, "postgres"]
-        said = place.database.run("pgbench", *_CONNECTED, *words)
-        (rate,) = re.findall(r"^tps = ([0-9.]+) \(without", said, re.M)
-        return 1e9 / float(rate)
+        return place.database.transaction_ns("-c", str(_CLIENTS), "-j", "2", "-T", str(_PGBENCH_S), *options)
 
     return run
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import tempfile
 from pathlib import Path
@@ -23,7 +22,6 @@ _RUNS = 3
 # All of pgbench's rows are in the server's memory.
 _BUFFERS = "64MB"
 _TRANSACTIONS = 2000
-_CONNECTED = ("-h", "/mnt", "-U", "postgres")
 
 
 def main() -> None:
@@ -76,7 +74,7 @@ def _print_in_memory() -> None:
         mounted(disk, "ext4", Path(folder) / "files") as files,
         postgres.server(files / "postgres", 15, shared_buffers=_BUFFERS) as server,
     ):
-        server.run("pgbench", *_CONNECTED, "-i", "-q", "postgres")
+        server.pgbench("-i", "-q")
         server.sql(["checkpoint"])
         for _ in range(2):  # with the reads of its start and of rows that are not in memory yet
             untraced = _transaction(server)
@@ -94,12 +92,7 @@ def _print_in_memory() -> None:
 
 def _transaction(server: postgres.Postgres) -> float:
     """Return the instructions of one: the least of some runs."""
-    rates = []
-    for _ in range(_RUNS):
-        words = ("-n", "-S", "-M", "prepared", "-t", str(_TRANSACTIONS), "postgres")
-        (rate,) = re.findall(r"^tps = ([0-9.]+) \(without", server.run("pgbench", *_CONNECTED, *words), re.M)
-        rates.append(float(rate))
-    return 1e9 / max(rates)
+    return min(server.transaction_ns("-S", "-t", str(_TRANSACTIONS)) for _ in range(_RUNS))
 
 
 def _mean(stdin: IO[str], stdout: IO[str], length: int) -> tuple[float, float]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -51,6 +52,20 @@ class Postgres:
         done = subprocess.run(self.words(tool, *arguments), capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == 0, done.stderr
         return done.stdout
+
+    def pgbench(self, *arguments: str) -> str:
+        return self.run("pgbench", "-h", "/mnt", "-U", "postgres", *arguments, "postgres")
+
+    def transaction_ns(self, *arguments: str) -> float:
+        """Return the time of a transaction of pgbench, of prepared statements."""
+        said = self.pgbench("-n", "-M", "prepared", *arguments)
+        (rate,) = re.findall(r"^tps = ([0-9.]+) \(without", said, re.M)
+        return 1e9 / float(rate)
+
+    def execute(self, statement: str, protocol: str, times: int = 1) -> None:
+        """By a protocol as pgbench calls it."""
+        self.script.write_text(f"{statement};\n")
+        self.pgbench("-n", "-M", protocol, "-f", f"/mnt/{self.script.name}", "-t", str(times))
 
     @contextmanager
     def session(self, user: str = "postgres") -> Iterator[Callable[[str], list[str]]]:

@@ -199,10 +199,8 @@ def test_commits_after_statements(disk: Disk, postgres: Postgres) -> None:
     """By the extended protocol, a statement is committed when it has ended."""
     postgres.sql(["create table t (id int)", "checkpoint"])
     inserts = 40
-    postgres.script.write_text("insert into t values (1);\n")
-    words = ["-n", "-M", "prepared", "-f", f"/mnt/{postgres.script.name}", "-t", str(inserts)]
     with Trace("--dev", disk.name, "--by=statement", "--top=0") as trace:
-        postgres.run("pgbench", "-h", "/mnt", "-U", "postgres", *words, "postgres")
+        postgres.execute("insert into t values (1)", "prepared", inserts)
     exact(trace.summary)
     assert counts(trace.summary, "owned_operation", "sync")["insert into t values (?)"] >= inserts
 
@@ -221,9 +219,7 @@ def test_how_a_statement_may_come(disk: Disk, postgres: Postgres) -> None:
     with Trace("--dev", disk.name, "--by=statement", "--top=0") as trace:
         postgres.sql(["select count(id) from big"])
         for protocol, what in (("extended", "min"), ("prepared", "max")):
-            postgres.script.write_text(f"select {what}(id) from big;\n")  # noqa: S608 - ours
-            words = ["-n", "-M", protocol, "-f", f"/mnt/{postgres.script.name}", "-t", "1"]
-            postgres.run("pgbench", "-h", "/mnt", "-U", "postgres", *words, "postgres")
+            postgres.execute(f"select {what}(id) from big", protocol)  # noqa: S608 - ours
         postgres.sql(["prepare prepared as select sum(id) from big", "execute prepared"])
         postgres.sql(["select scans()", "do $$ begin perform bit_or(id) from big; end $$"])
     exact(trace.summary)
