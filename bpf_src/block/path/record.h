@@ -180,10 +180,12 @@ static __noinline int fill_file_of(struct io_record *record, struct op_state *op
 	record->path_cut = 0;
 	record->path_end = 0;
 #ifndef PLAIN
-	if (known && known_file_of(op)->dentry) {
-		record->inode = known_file_of(op)->inode;
-		record->deleted = !known_file_of(op)->links;
-		return read_path(record, known_file_of(op)->dentry, known_file_of(op)->mount);
+	struct known_file *of = known_file_of(op);
+
+	if (known && of->dentry) {
+		record->inode = of->inode;
+		record->deleted = !of->links;
+		return read_path(record, of->dentry, of->mount);
 	}
 #endif
 	file = op->file;
