@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -104,7 +105,8 @@ class Children:
                 complaints.close()
             return
         with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, process.pid, _NICEST)
+            # The group, because the command may have started others by now.
+            os.setpriority(os.PRIO_PGRP, process.pid, _NICEST)
         self._running = _Running(one, process, time.monotonic() + _PATIENCE_S, complaints)
 
     def events(self, events: Sequence[Event]) -> None:
@@ -130,7 +132,8 @@ class Children:
 
     def _kill(self, running: _Running, why: str) -> None:
         self._running = None
-        running.process.kill()
+        # Its session began with it, so this is the command and what it started.
+        os.killpg(running.process.pid, signal.SIGKILL)
         running.process.wait()
         if running.complaints is not None:
             running.complaints.close()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 import sys
 import time
@@ -36,11 +37,28 @@ def test_commands_run_one_after_another_as_they_are(
 ) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", "/x")
     children = Children(said.append)
-    code = "import os; print(os.environ['X'], os.environ.get('NOTIFY_SOCKET'), os.nice(0), file=open({!r}, 'a'))"
+    code = "import os; print(os.environ['X'], os.environ.get('NOTIFY_SOCKET'), file=open({!r}, 'a'))"
     for number in range(3):
         children.add(command(code.format(str(tmp_path / "out")), X=f"{number} $(id)"))
     finish(children)
-    assert (tmp_path / "out").read_text() == "".join(f"{number} $(id) None 19\n" for number in range(3))
+    assert (tmp_path / "out").read_text() == "".join(f"{number} $(id) None\n" for number in range(3))
+    assert said == []
+
+
+def test_what_a_command_started_already_gives_way_too(
+    said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(which: int, who: int, priority: int) -> None:
+        while not (tmp_path / "started").exists():
+            time.sleep(0.01)
+        setpriority(which, who, priority)
+
+    setpriority = os.setpriority
+    monkeypatch.setattr(os, "setpriority", late)
+    children = Children(said.append)
+    inner = f"import os, time; open({str(tmp_path / 'started')!r}, 'w')\nwhile os.nice(0) != 19: time.sleep(0.01)"
+    children.add(command(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"))
+    finish(children)
     assert said == []
 
 
@@ -51,10 +69,17 @@ def test_what_fails_is_said_and_the_next_one_runs(said: list[str], tmp_path: Pat
     assert said == ["one cannot be run: [Errno 2] No such file or directory: '/nowhere'", "two failed: it ended with 3"]
 
 
-def test_what_does_not_end_is_ended(said: list[str]) -> None:
+def test_what_does_not_end_is_ended_with_what_it_started(said: list[str], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    inner = "import sys, time; print('started', flush=True); time.sleep(1000)"
+    pipe_path = str(tmp_path / "pipe")
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}], stdout=open({pipe_path!r}, 'w'))"
     children = Children(said.append)
-    children.add(command("import time; time.sleep(1000)"))
-    children.turn(time.monotonic() + 601)
+    children.add(command(code))
+    with (tmp_path / "pipe").open() as pipe:
+        assert pipe.readline() == "started\n"
+        children.turn(time.monotonic() + 601)
+        assert pipe.read() == ""
     assert said == ["it took more than 10 minutes and was ended"]
     assert children.due == math.inf
 
