@@ -26,6 +26,7 @@ from wptrace.errors import UnsupportedError, WptraceError
 from wptrace.flows import discover
 from wptrace.flows.io.block import BlockFlow, Options
 from wptrace.flows.io.operations import MODULES
+from wptrace.flows.io.options import Options as PathOptions
 from wptrace.flows.io.path import PathFlow
 from wptrace.model.kind import REQUESTS
 
@@ -61,6 +62,21 @@ def test_what_tables_take_is_known_before_the_load() -> None:
         obj.load()
         for name in ("op_cells", "wait_cells", "records"):
             assert planned[name] == pytest.approx(obj.maps[name].memory(), rel=0.1, abs=1 << 15), name
+
+
+def test_a_start_loads_once(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is known before what this kernel lacks: a second load takes as long as the first."""
+    opened: list[str] = []
+
+    def recorded(name: str) -> BpfObject:
+        opened.append(name)
+        return open_here(name)
+
+    open_here = trial.open_here
+    monkeypatch.setattr(trial, "open_here", recorded)
+    with closing(PathFlow(PathOptions((disk.name,), slow_ns=0, interference=True, writeback=True))) as flow:
+        flow.start(Reader())
+    assert opened.count(flow.object) == 1
 
 
 def _shared_kib() -> int:

@@ -223,12 +223,17 @@ def find_target(section: str, *modules: str) -> tuple[Target | None, str]:
     kind, _, target = section.partition("/")
     if kind in ("kprobe", "kretprobe"):
         return None, "" if _KPROBES.is_dir() else "this kernel has no kprobes"
+    noun = "function" if _of_function(section) else "tracepoint"
+    absent = f"there is no {noun} {target} in the kernel's BTF"
+    if kind == "raw_tp":
+        # It needs no type, so it may be one of a module without BTF.
+        known = any(modules) or targets.find(f"tp_btf/{target}", ()) is not None
+        return None, "" if known else absent
     if kind not in targets.KINDS:
         return None, ""
     found = targets.find(section, modules)
-    noun = "tracepoint" if kind == "tp_btf" else "function"
     if found is None:
-        return None, f"there is no {noun} {target} in the kernel's BTF"
+        return None, absent
     if found.module and not libbpf().sees_modules:
         return None, f"the {noun} {target} is a module's, {OF_MODULES}"
     return found, ""

@@ -299,6 +299,7 @@ def test_a_driver_that_is_not_there_needs_no_hook(machine: Any, monkeypatch: pyt
         ("tp_btf/there_too", True),
         ("tp_btf/nowhere", False),
         ("tp_btf/there", False),
+        # A module may have it without BTF.
         ("raw_tp/nowhere", True),
         ("kprobe/nowhere", True),
         ("perf_event", True),
@@ -318,6 +319,8 @@ def test_what_btf_tells_of_a_target(section: str, found: bool, monkeypatch: pyte
     assert (None if aimed is None else aimed.module) == {"there": "", "there_too": "", "in_module": "driver"}.get(
         target if expected == "" else ""
     )
+    if kind == "raw_tp":
+        assert find_target(section, "")[1] == f"there is no tracepoint {target} in the kernel's BTF"
     if target == "in_module":
         assert find_target(section, "")[1] != ""
         assert find_target(section, "other")[1] != ""
