@@ -75,8 +75,9 @@ def code(names: Collection[str], kallsyms: Path = KALLSYMS) -> dict[str, tuple[i
     """Return address and size of functions of the kernel and its modules, if they exist and are shown."""
     found: dict[str, tuple[int, int]] = {}
     for text, whole in _pieces(kallsyms):
+        last = _module_of_last(text)
         for name in names:
-            if name not in found and (place := _code(text, name, whole)):
+            if name not in found and (place := _code(text, name, whole, last)):
                 found[name] = place
         # The kernel spends most of the time here on names: its own functions come first.
         if len(found) == len(names):
@@ -85,24 +86,36 @@ def code(names: Collection[str], kallsyms: Path = KALLSYMS) -> dict[str, tuple[i
 
 
 def _pieces(path: Path) -> Iterator[tuple[bytes, bool]]:
-    """More and more of a file, from its beginning, and whether that is all."""
+    """Pieces of a file, and whether it is the last one. Each begins with symbols whose next one may not have been in
+    the piece before: those of one module, or the last lines."""
     text = b""
     with suppress(OSError), path.open("rb") as file:
         while piece := file.read(_PIECE):
             text += piece
             if len(piece) == _PIECE:
                 yield text, False
+                module = _module_of_last(text)
+                rest = text.find(module) if module else max(0, len(text) - 2 * _LINES)
+                text = text[text.rfind(b"\n", 0, rest) + 1 :]
         yield text, True
 
 
-def _code(text: bytes, name: str, whole: bool) -> tuple[int, int] | None:
+def _module_of_last(text: bytes) -> bytes:
+    """The module of the last whole line, as it is written there; empty for the kernel itself."""
+    end = text.rfind(b"\n")
+    tab = text.rfind(b"\t", 0, max(end, 0))
+    return text[tab : end + 1] if tab > text.rfind(b"\n", 0, max(end, 0)) else b""
+
+
+def _code(text: bytes, name: str, whole: bool, last: bytes) -> tuple[int, int] | None:
     word = b" %s" % name.encode()
     place = text.find(word)
     # An expression for whole lines takes four times as long as looking for the word.
     while place >= 0:
         match = _FUNCTION.match(text, text.rfind(b"\n", 0, place) + 1)
         # The line behind it may not be read yet.
-        if match and match.start(2) == place + 1 and match[2] == word[1:] and (whole or _is_followed(match, text)):
+        is_name = match and match.start(2) == place + 1 and match[2] == word[1:]
+        if match and is_name and (whole or _is_followed(match, text, last)):
             # The kernel's own symbols come by address, those of a module do not.
             behind = _of_module(text, match[3]) if match[3] else _addresses(text[match.end() : match.end() + _LINES])
             end = next((address for address in behind if address > match[1]), match[1])
@@ -111,8 +124,9 @@ def _code(text: bytes, name: str, whole: bool) -> tuple[int, int] | None:
     return None
 
 
-def _is_followed(match: re.Match[bytes], text: bytes) -> bool:
-    return not match[3] and match.end() + _LINES <= len(text)
+def _is_followed(match: re.Match[bytes], text: bytes, last: bytes) -> bool:
+    """Whether the next symbol is in the text: all of a module stand together, in any order."""
+    return match[3] + b"\n" != last if match[3] else match.end() + _LINES <= len(text)
 
 
 def _addresses(text: bytes) -> list[bytes]:

@@ -121,7 +121,19 @@ def test_a_list_is_read_until_all_are_found(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(module, "_PIECE", piece)
     monkeypatch.setattr(module, "_LINES", 32)
     kernel = "".join(f"ffffffff81000{at:03x} t function_{at}\n" for at in range(0, 256, 16))
-    (tmp_path / "kallsyms").write_text(f"{kernel}ffffffffc0002000 t late\t[jbd2]\nffffffffc0002010 t behind\t[jbd2]\n")
-    found = {"function_16": (0xFFFFFFFF81000010, 0x10), "late": (0xFFFFFFFFC0002000, 0x10)}
+    # The next function in memory may stand first.
+    modules = "".join(
+        f"ffffffffc000{number}0{at}0 t {name}\t[{module}]\n"
+        for number, module in enumerate(("scsi_mod", "jbd2", "xfs", "ext4"))
+        for at, name in ((5, f"{module}_behind"), (1, f"{module}_late"), (2, f"{module}_own"), (7, f"{module}_last"))
+    )
+    (tmp_path / "kallsyms").write_text(kernel + modules)
+    found = {"function_16": (0xFFFFFFFF81000010, 0x10)}
     assert code(["function_16"], tmp_path / "kallsyms") == {"function_16": found["function_16"]}
-    assert code(["late", "function_16", "function"], tmp_path / "kallsyms") == found
+    found |= {
+        "jbd2_late": (0xFFFFFFFFC0001010, 0x10),
+        "xfs_own": (0xFFFFFFFFC0002020, 0x30),
+        "xfs_last": (0xFFFFFFFFC0002070, 0),
+        "ext4_own": (0xFFFFFFFFC0003020, 0x30),
+    }
+    assert code([*found, "function"], tmp_path / "kallsyms") == found

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wptrace.bpf.object import BpfObject
@@ -34,17 +34,19 @@ class Tracing(NamedTuple):
     """Names of devices by slot; changed in place."""
     reader: Reader
     recorder: CaptureOutput | None
+    code: Mapping[str, tuple[int, int]]
+    """Where the functions of `Part.functions` begin, and their lengths; those that exist and are shown."""
 
     @property
     def obj(self) -> BpfObject:
         return self.loaded.obj
 
-
-def set_code(obj: BpfObject, name: str, found: Sequence[tuple[int, int]]) -> None:
-    """Fill the tables `NAME_begin` and `NAME_bytes` of the programs with where functions begin and their lengths."""
-    whole = [*found, *[(0, 0)] * (obj.length(f"{name}_begin") - len(found))]
-    setattr(obj.bss, f"{name}_begin", [begin for begin, _ in whole])
-    setattr(obj.bss, f"{name}_bytes", [length for _, length in whole])
+    def set_code(self, table: str, functions: Sequence[str]) -> None:
+        """Fill the tables `TABLE_begin` and `TABLE_bytes` of the programs with where these functions lie."""
+        found = [self.code.get(name, (0, 0)) for name in functions]
+        found += [(0, 0)] * (self.obj.length(f"{table}_begin") - len(found))
+        setattr(self.obj.bss, f"{table}_begin", [begin for begin, _ in found])
+        setattr(self.obj.bss, f"{table}_bytes", [length for _, length in found])
 
 
 class Part:
@@ -77,6 +79,10 @@ class Part:
 
     def make_room(self, obj: BpfObject, devices: int) -> None:
         """Set the sizes of maps that have rows for each device."""
+
+    def functions(self, loaded: Loaded) -> Collection[str]:
+        """Functions of the kernel whose code the programs know."""
+        return ()
 
     def start(self, tracing: Tracing) -> None:
         """Make the readers of the programs' maps."""

@@ -42,7 +42,7 @@ from wptrace.flows.io.parts.counts import Counts
 from wptrace.flows.io.parts.file_systems import FileSystems
 from wptrace.flows.io.request_events import timed_out_bit
 from wptrace.flows.io.state import in_use, values_in_flight, waiting
-from wptrace.kernel import blockdev, cpus, tasks
+from wptrace.kernel import blockdev, cpus, symbols, tasks
 from wptrace.kernel.mounts import Place
 from wptrace.model.book import INCONSISTENT, Cause
 from wptrace.model.budget import KEPT_ONE_IN
@@ -168,7 +168,8 @@ class PathFlow(DeviceFlow):
         self._loaded = loaded = load(self._object, self._hooks(), self._prepare)
         obj = loaded.obj
         self._books = Books(loaded, self._counts, self._devices.everything)
-        tracing = Tracing(loaded, self._devices.names, reader, self.recorder)
+        code = symbols.code({name for part in self._parts for name in part.functions(loaded)})
+        tracing = Tracing(loaded, self._devices.names, reader, self.recorder, code)
         for part in self._parts:
             part.start(tracing)
             if part.ring is not None:

@@ -12,8 +12,8 @@ from wptrace.engine.resolver import Loaded
 from wptrace.flows.io import hooks
 from wptrace.flows.io.causes import UNWATCHED
 from wptrace.flows.io.operations import FILES, MODULES, is_watched, notes
-from wptrace.flows.io.part import Part, Tracing, set_code
-from wptrace.kernel import mounts, symbols
+from wptrace.flows.io.part import Part, Tracing
+from wptrace.kernel import mounts
 from wptrace.kernel.mounts import Place
 from wptrace.model.book import Cause
 
@@ -36,11 +36,15 @@ class FileSystems(Part):
         if self.needs_options:
             obj.rodata.watches_remote = True
 
+    def functions(self, loaded: Loaded) -> Sequence[str]:
+        by_files = loaded.way(hooks.OPERATION).name == FILES
+        return hooks.WRITES if by_files and loaded.way(hooks.FROZEN).programs else ()
+
     def start(self, tracing: Tracing) -> None:
         self._place(tracing.obj)
         self._ways = [tracing.loaded.way(hooks.OPERATION), tracing.loaded.way(hooks.SYNC)]
-        if self._ways[0].name == FILES and tracing.loaded.way(hooks.FROZEN).programs:
-            set_code(tracing.obj, "write", list(symbols.code(hooks.WRITES).values()))
+        if writes := self.functions(tracing.loaded):
+            tracing.set_code("write", writes)
 
     def notes(self, loaded: Loaded) -> list[str]:
         return notes(loaded.way(hooks.OPERATION), self.watched, self._places)

@@ -4,13 +4,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from wptrace.bpf.object import BpfObject
 from wptrace.engine.devices import DeviceCells
 from wptrace.engine.resolver import Loaded
 from wptrace.flows.io.hooks import TICK_NS
 from wptrace.flows.io.kinds import CONTROLLERS, INTERFERENCES, OPERATION, REQUEST
-from wptrace.flows.io.part import Distributions, Part, Tracing, set_code
-from wptrace.kernel import privileges, symbols
+from wptrace.flows.io.part import Distributions, Part, Tracing
+from wptrace.kernel import privileges
 
 # The functions in which tasks sleep for each controller; io.max does not put tasks to sleep.
 FUNCTIONS = {
@@ -40,11 +42,13 @@ class Interference(Part):
         if self._operations:
             obj.bss.tick_ns = TICK_NS
         obj.rodata.interference = obj.bss.interference_on = True
-        found = symbols.code(set(FUNCTIONS.values()))
-        set_code(obj, "code", [found.get(FUNCTIONS.get(name, ""), (0, 0)) for name in obj.enum("controller")])
+
+    def functions(self, loaded: Loaded) -> Collection[str]:
+        return FUNCTIONS.values()
 
     def start(self, tracing: Tracing) -> None:
         obj, names = tracing.obj, tracing.names
+        tracing.set_code("code", [FUNCTIONS.get(name, "") for name in obj.enum("controller")])
         kinds, ops, controllers = obj.enum("op_kind"), obj.enum("block_op"), obj.enum("controller")
         held = obj.maps["held_request_cells"]
         self.cells = {"held_request": DeviceCells(held, names, REQUEST, ops, controllers)}

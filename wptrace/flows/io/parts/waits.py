@@ -15,7 +15,7 @@ from wptrace.engine.cells import Cells
 from wptrace.engine.resolver import Loaded
 from wptrace.flows.io.hooks import BY_STACK, JOURNAL_WAITS, READS_STACKS, SWITCH
 from wptrace.flows.io.options import WAITS_NS
-from wptrace.flows.io.part import Distributions, Part, Tracing, set_code
+from wptrace.flows.io.part import Distributions, Part, Tracing
 from wptrace.flows.io.parts.counts import Counts
 from wptrace.flows.io.wait_reasons import (
     DIRTY_LIMIT,
@@ -101,6 +101,10 @@ class Waits(Part):
         obj.data.wait_ns = self._least_ns
         obj.maps["known_stacks"].max_entries = 2 * len(obj.enum("block_op" if self._counts is None else "op_kind"))
 
+    def functions(self, loaded: Loaded) -> Sequence[str]:
+        """Those that wait for a journal and cannot be observed themselves."""
+        return [name for name in JOURNAL_WAITS if loaded.way(f"wait.{name}").name == BY_STACK]
+
     def start(self, tracing: Tracing) -> None:
         obj = self._obj = tracing.obj
         of, stages, reasons = ("block_op", "sleep_stage", SLEEPS) if self._counts is None else _OF_OPERATIONS
@@ -109,17 +113,17 @@ class Waits(Part):
         self._runs = obj.constants["WAIT_RUNS"]
         self._waits = Cells(obj.maps["wait_cells"], [], [TOTAL])
         self.cells = {"wait": self._waits}
-        by_stack = _journals_by_stack(tracing.loaded)
+        by_stack = self.functions(tracing.loaded)
         if by_stack:
-            set_code(obj, "journal", list(symbols.code(by_stack).values()))
-            obj.bss.journal_by_stack = any(obj.bss.journal_begin)
+            tracing.set_code("journal", by_stack)
+            obj.bss.journal_by_stack = any(name in tracing.code for name in by_stack)
 
     def notes(self, loaded: Loaded) -> list[str]:
         if not _reads_stacks(loaded):
             return ["waits have no reasons: this kernel lets no program read the stack of a task that is switched in"]
         found = [] if self._least_ns else ["every wait gets its reason: some 1,600 instructions for each sleep"]
         if not symbols.shown():
-            fs = ", and those for a journal are part of fs" if _journals_by_stack(loaded) else ""
+            fs = ", and those for a journal are part of fs" if self.functions(loaded) else ""
             hidden = f"/proc/kallsyms shows no addresses ({privileges.hidden_addresses()})"
             found.append(f"waits have addresses instead of reasons{fs}: {hidden}")
         return found
@@ -348,11 +352,6 @@ class WaitStacks:
 
 def _reads_stacks(loaded: Loaded) -> bool:
     return READS_STACKS in loaded.way(SWITCH).programs
-
-
-def _journals_by_stack(loaded: Loaded) -> list[str]:
-    """Functions that wait for one and cannot be observed themselves."""
-    return [name for name in JOURNAL_WAITS if loaded.way(f"wait.{name}").name == BY_STACK]
 
 
 def _machine_limit() -> int:
