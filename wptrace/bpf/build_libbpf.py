@@ -246,6 +246,7 @@ struct btf_type {
 };
 struct btf *bpf_object__btf(const struct bpf_object *object);
 struct btf *btf__load_vmlinux_btf(void);
+struct btf *btf__new(const void *data, __u32 size);
 struct btf *btf__load_module_btf(const char *module, struct btf *base);
 struct btf *btf__load_from_kernel_by_id(__u32 id);
 void btf__free(struct btf *btf);
@@ -257,6 +258,7 @@ int btf__find_by_name_kind(const struct btf *btf, const char *name, __u32 kind);
 
 int vsnprintf(char *buffer, size_t size, const char *format, void *arguments);
 int malloc_trim(size_t pad);
+void *memmem(const void *text, size_t size, const void *wanted, size_t length);
 long syscall(long number, ...);
 """
 

@@ -7,6 +7,7 @@ Libbpf parses them; reading all 5 MB of them in Python would take seconds.
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import struct
 from collections.abc import Iterator
@@ -55,7 +56,7 @@ class KernelBtf(Btf):
         self._builder = Builder(self.string)
         self._beneath = base  # freed after us: our strings and types continue its own
         if module is None:
-            handle = self._lib.btf__load_vmlinux_btf()
+            handle = _new_from_mapping(self._lib, self._ffi) or self._lib.btf__load_vmlinux_btf()
         else:
             handle = self._lib.btf__load_module_btf(module.encode(), base._handle if base else self._ffi.NULL)
         what = f"the type information of {module or 'the kernel'} cannot be read"
@@ -122,24 +123,31 @@ class KernelBtf(Btf):
         found = self.find(enum, Enum)
         return next((one.value for one in found.values if one.name == name), None) if found else None
 
-    @staticmethod
-    def nameless_value(name: str) -> int | None:
+    def nameless_value(self, name: str) -> int | None:
         """The value of this name in an enum that has none, and starts at 0; None where there is no such."""
-        data = KERNEL_BTF.read_bytes()
+        size = self._ffi.new("__u32 *")
+        raw = self._lib.btf__raw_data(self._handle, size)
+        data = self._ffi.buffer(raw, size[0])
         _, _, _, header, types, types_length, strings, strings_length = _HEADER.unpack_from(data)
-        place = data.find(f"\0{name}\0".encode(), header + strings, header + strings + strings_length)
+        place = self._place(raw, f"\0{name}\0".encode(), header + strings, header + strings + strings_length)
         if place < 0:
             return None
         wanted = _WORD.pack(place + 1 - header - strings)
         first, end = header + types, header + types + types_length
-        at = data.find(wanted, first, end)
+        at = self._place(raw, wanted, first, end)
         while at >= 0:
             value, before = _WORD.unpack_from(data, at + 4)[0], _WORD.unpack_from(data, at - 4)[0]
             # An entry is a name and a value, and the one before has the value before.
             if not (at - first) % 4 and value == before + 1:
                 return int(value)
-            at = data.find(wanted, at + 1, end)
+            at = self._place(raw, wanted, at + 1, end)
         return None
+
+    def _place(self, raw: Any, wanted: bytes, begin: int, end: int) -> int:
+        """Where these bytes come first, or -1: bytes.find would need a copy of all types."""
+        start = self._ffi.cast("char *", raw)
+        found = self._lib.memmem(start + begin, max(0, end - begin), wanted, len(wanted))
+        return -1 if found == self._ffi.NULL else int(self._ffi.cast("char *", found) - start)
 
     def tracepoint(self, name: str) -> tuple[str, ...] | None:
         """The types of a tracepoint's arguments ("request *"), or None if this kernel lacks the tracepoint."""
@@ -164,6 +172,15 @@ class KernelBtf(Btf):
             return found is not None and bool(self.member(found, path))
         except WptraceError:
             return False
+
+
+def _new_from_mapping(lib: Any, ffi: Any) -> Any:
+    """Parse the kernel's types without a copy of the file; NULL before Linux 6.16, where the file cannot be mapped."""
+    try:
+        with KERNEL_BTF.open("rb") as file, mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ) as mapped:
+            return lib.btf__new(ffi.from_buffer(mapped), len(mapped))
+    except (OSError, ValueError):
+        return ffi.NULL
 
 
 @lru_cache(maxsize=1)
