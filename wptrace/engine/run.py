@@ -198,6 +198,7 @@ def collect_seldom() -> None:
     """Records are many small objects without cycles, so frequent garbage collections are a waste."""
     gc.freeze()
     gc.set_threshold(_COLLECTED)
+    gc.enable()
 
 
 def _next(due: float, step: float, now: float) -> float:
