@@ -147,7 +147,7 @@ def _paired(options: argparse.Namespace) -> int:
         found[one["work"], one["mode"]] = one
         # The table has all of them, also if it took several runs.
         results = [found[name] for name in paired.names() if name in found]
-        record.keep("paired", ["paired", "--pairs", str(options.pairs)], results)
+        record.keep("paired", ["paired", "--pairs", str(min(one["pairs"] for one in results))], results)
     return 0
 
 
