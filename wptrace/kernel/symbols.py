@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -71,16 +71,19 @@ class KernelSymbols:
         return (name, module, offset) if offset < _LONGEST else ("", "", 0)
 
 
-def code(names: Collection[str], kallsyms: Path = KALLSYMS) -> dict[str, tuple[int, int]]:
-    """Return address and size of functions of the kernel and its modules, if they exist and are shown."""
+def code(names: Mapping[str, str], kallsyms: Path = KALLSYMS) -> dict[str, tuple[int, int]]:
+    """Return address and size of functions, if they exist and are shown. The values are the modules that they may be
+    in; empty for the kernel's own."""
     found: dict[str, tuple[int, int]] = {}
-    for text, whole in _pieces(kallsyms):
+    left = dict(names)
+    for text, whole in _pieces(kallsyms) if names else ():
         last = _module_of_last(text)
-        for name in names:
-            if name not in found and (place := _code(text, name, whole, last)):
+        for name in left:
+            if place := _code(text, name, whole, last):
                 found[name] = place
         # The kernel spends most of the time here on names: its own functions come first.
-        if len(found) == len(names):
+        left = {name: module for name, module in left.items() if name not in found and (module or not last)}
+        if not left:
             break
     return found
 

@@ -108,12 +108,12 @@ def test_functions_of_modules_lie_anywhere_in_the_list(tmp_path: Path) -> None:
         "ffffffffc0002080 t behind\t[jbd2]\n"
         "ffffffffc0003000 t not_wait_commit\t[jbd2]\n"
     )
-    assert code(["wait_commit", "commit_in_kernel", "missing"], tmp_path / "kallsyms") == {
+    assert code({"wait_commit": "jbd2", "commit_in_kernel": "", "missing": ""}, tmp_path / "kallsyms") == {
         "commit_in_kernel": (0xFFFFFFFF81000000, 0x40),
         "wait_commit": (0xFFFFFFFFC0002000, 0x80),
     }
     (tmp_path / "kallsyms").write_text("0000000000000000 t wait_commit\t[jbd2]\n0000000000000000 t behind\t[jbd2]\n")
-    assert code(["wait_commit"], tmp_path / "kallsyms") == {}
+    assert code({"wait_commit": "jbd2"}, tmp_path / "kallsyms") == {}
 
 
 @pytest.mark.parametrize("piece", [1, 7, 64, 1 << 20])
@@ -129,11 +129,12 @@ def test_a_list_is_read_until_all_are_found(tmp_path: Path, monkeypatch: pytest.
     )
     (tmp_path / "kallsyms").write_text(kernel + modules)
     found = {"function_16": (0xFFFFFFFF81000010, 0x10)}
-    assert code(["function_16"], tmp_path / "kallsyms") == {"function_16": found["function_16"]}
+    assert code({"function_16": ""}, tmp_path / "kallsyms") == found
+    assert code({"function_16": "", "missing": ""}, tmp_path / "kallsyms") == found
     found |= {
         "jbd2_late": (0xFFFFFFFFC0001010, 0x10),
         "xfs_own": (0xFFFFFFFFC0002020, 0x30),
         "xfs_last": (0xFFFFFFFFC0002070, 0),
         "ext4_own": (0xFFFFFFFFC0003020, 0x30),
     }
-    assert code([*found, "function"], tmp_path / "kallsyms") == found
+    assert code({name: name.partition("_")[0] for name in (*found, "function")}, tmp_path / "kallsyms") == found

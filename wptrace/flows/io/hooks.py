@@ -35,7 +35,7 @@ _WAITS = {
     "xfs_log_force_seq": ("xfs", "wait for xfs's log", "wait for xfs's log"),
     "btrfs_sync_log": ("btrfs", "wait for btrfs's log tree", "wait for btrfs's log tree"),
 }
-JOURNAL_WAITS = tuple(_WAITS)
+JOURNAL_WAITS = {name: module for name, (module, *_) in _WAITS.items()}
 # The kernel's entry points for writes, above any wait in a file system.
 WRITES = ("vfs_write", "vfs_writev", "do_iter_write", "vfs_iter_write")
 # Attached only if records are shown.

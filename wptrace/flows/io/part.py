@@ -80,9 +80,9 @@ class Part:
     def make_room(self, obj: BpfObject, devices: int) -> None:
         """Set the sizes of maps that have rows for each device."""
 
-    def functions(self, loaded: Loaded) -> Collection[str]:
-        """Functions of the kernel whose code the programs know."""
-        return ()
+    def functions(self, loaded: Loaded) -> Mapping[str, str]:
+        """Functions whose code the programs know, with their modules."""
+        return {}
 
     def start(self, tracing: Tracing) -> None:
         """Make the readers of the programs' maps."""

@@ -168,7 +168,7 @@ class PathFlow(DeviceFlow):
         self._loaded = loaded = load(self._object, self._hooks(), self._prepare)
         obj = loaded.obj
         self._books = Books(loaded, self._counts, self._devices.everything)
-        code = symbols.code({name for part in self._parts for name in part.functions(loaded)})
+        code = symbols.code(dict(item for part in self._parts for item in part.functions(loaded).items()))
         tracing = Tracing(loaded, self._devices.names, reader, self.recorder, code)
         for part in self._parts:
             part.start(tracing)

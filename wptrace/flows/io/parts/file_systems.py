@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from wptrace.bpf.object import BpfObject
 from wptrace.engine import devices
@@ -36,15 +36,15 @@ class FileSystems(Part):
         if self.needs_options:
             obj.rodata.watches_remote = True
 
-    def functions(self, loaded: Loaded) -> Sequence[str]:
+    def functions(self, loaded: Loaded) -> Mapping[str, str]:
         by_files = loaded.way(hooks.OPERATION).name == FILES
-        return hooks.WRITES if by_files and loaded.way(hooks.FROZEN).programs else ()
+        return dict.fromkeys(hooks.WRITES, "") if by_files and loaded.way(hooks.FROZEN).programs else {}
 
     def start(self, tracing: Tracing) -> None:
         self._place(tracing.obj)
         self._ways = [tracing.loaded.way(hooks.OPERATION), tracing.loaded.way(hooks.SYNC)]
         if writes := self.functions(tracing.loaded):
-            tracing.set_code("write", writes)
+            tracing.set_code("write", list(writes))
 
     def notes(self, loaded: Loaded) -> list[str]:
         return notes(loaded.way(hooks.OPERATION), self.watched, self._places)

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 
 from wptrace.bpf.object import BpfObject
 from wptrace.engine.devices import DeviceCells
@@ -43,8 +43,8 @@ class Interference(Part):
             obj.bss.tick_ns = TICK_NS
         obj.rodata.interference = obj.bss.interference_on = True
 
-    def functions(self, loaded: Loaded) -> Collection[str]:
-        return FUNCTIONS.values()
+    def functions(self, loaded: Loaded) -> Mapping[str, str]:
+        return dict.fromkeys(FUNCTIONS.values(), "")
 
     def start(self, tracing: Tracing) -> None:
         obj, names = tracing.obj, tracing.names

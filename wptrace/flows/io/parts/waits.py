@@ -101,9 +101,9 @@ class Waits(Part):
         obj.data.wait_ns = self._least_ns
         obj.maps["known_stacks"].max_entries = 2 * len(obj.enum("block_op" if self._counts is None else "op_kind"))
 
-    def functions(self, loaded: Loaded) -> Sequence[str]:
+    def functions(self, loaded: Loaded) -> Mapping[str, str]:
         """Those that wait for a journal and cannot be observed themselves."""
-        return [name for name in JOURNAL_WAITS if loaded.way(f"wait.{name}").name == BY_STACK]
+        return {name: one for name, one in JOURNAL_WAITS.items() if loaded.way(f"wait.{name}").name == BY_STACK}
 
     def start(self, tracing: Tracing) -> None:
         obj = self._obj = tracing.obj
@@ -115,7 +115,7 @@ class Waits(Part):
         self.cells = {"wait": self._waits}
         by_stack = self.functions(tracing.loaded)
         if by_stack:
-            tracing.set_code("journal", by_stack)
+            tracing.set_code("journal", list(by_stack))
             obj.bss.journal_by_stack = any(name in tracing.code for name in by_stack)
 
     def notes(self, loaded: Loaded) -> list[str]:
