@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import os
 import subprocess
+import weakref
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tests.kernel.disks import Disk, fio, total
 from tests.kernel.trace import object_path
 from tests.lab.matrix import RUNNING
 from wptrace.bpf import trial
+from wptrace.bpf.kernel_btf import vmlinux
 from wptrace.bpf.object import BpfObject, find
 from wptrace.bpf.ring import Reader
 from wptrace.engine.flow import Flow
@@ -77,6 +79,14 @@ def test_a_start_loads_once(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None
     with closing(PathFlow(PathOptions((disk.name,), slow_ns=0, interference=True, writeback=True))) as flow:
         flow.start(Reader())
     assert opened.count(flow.object) == 1
+
+
+def test_a_start_does_not_keep_the_kernels_types(disk: Disk) -> None:
+    """They are 5 MB of memory."""
+    known = weakref.ref(vmlinux())
+    with closing(PathFlow(PathOptions((disk.name,)))) as flow:
+        flow.start(Reader())
+        assert known() is None
 
 
 def _shared_kib() -> int:

@@ -11,7 +11,7 @@ import mmap
 import os
 import struct
 from collections.abc import Iterator
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from wptrace.bpf.btf import (
     Union,
     Void,
 )
-from wptrace.bpf.lib import libbpf, require_kernel_btf
+from wptrace.bpf.lib import Libbpf, libbpf, require_kernel_btf
 from wptrace.errors import UnsupportedError, WptraceError
 
 # The types that libbpf looks up by name, with their kinds (include/uapi/linux/btf.h).
@@ -53,7 +53,6 @@ class KernelBtf(Btf):
         self._lib, self._ffi = self._libbpf.lib, self._libbpf.ffi
         self._ids: dict[tuple[str, int], int] = {}
         self._known: dict[int, Type] = {0: Void(0, "")}
-        self._builder = Builder(self.string)
         self._beneath = base  # freed after us: our strings and types continue its own
         if module is None:
             handle = _new_from_mapping(self._lib, self._ffi) or self._lib.btf__load_vmlinux_btf()
@@ -62,12 +61,11 @@ class KernelBtf(Btf):
         what = f"the type information of {module or 'the kernel'} cannot be read"
         self._handle: Any = self._ffi.gc(self._libbpf.pointer(handle, what), self._lib.btf__free)
         self._count = int(self._lib.btf__type_cnt(self._handle))
+        # Without a reference to this object, which has 5 MB, and is freed with the last of its users.
+        self._builder = Builder(partial(_string, self._libbpf, self._handle))
 
     def string(self, offset: int) -> str:
-        name = self._lib.btf__name_by_offset(self._handle, offset)
-        if name == self._ffi.NULL:
-            raise WptraceError("the BTF is corrupt: a name lies outside the string section")
-        return bytes(self._ffi.string(name)).decode("utf-8", "replace")
+        return _string(self._libbpf, self._handle, offset)
 
     def __len__(self) -> int:
         return self._count
@@ -174,6 +172,13 @@ class KernelBtf(Btf):
             return False
 
 
+def _string(libbpf: Libbpf, handle: Any, offset: int) -> str:
+    name = libbpf.lib.btf__name_by_offset(handle, offset)
+    if name == libbpf.ffi.NULL:
+        raise WptraceError("the BTF is corrupt: a name lies outside the string section")
+    return bytes(libbpf.ffi.string(name)).decode("utf-8", "replace")
+
+
 def _new_from_mapping(lib: Any, ffi: Any) -> Any:
     """Parse the kernel's types without a copy of the file; NULL before Linux 6.16, where the file cannot be mapped."""
     try:
@@ -186,6 +191,12 @@ def _new_from_mapping(lib: Any, ffi: Any) -> Any:
 @lru_cache(maxsize=1)
 def vmlinux() -> KernelBtf:
     return KernelBtf()
+
+
+def forget() -> None:
+    """Free the types of the kernel and its modules, unless somebody has them. They are read again when needed."""
+    _module.cache_clear()
+    vmlinux.cache_clear()
 
 
 def module(name: str) -> KernelBtf | None:

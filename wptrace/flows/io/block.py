@@ -209,6 +209,8 @@ class BlockFlow(DeviceFlow):
 
     def _prepare(self, obj: BpfObject) -> None:
         self.configure(obj)
+        # Since 6.9 (da4c8c3d0975) one time stamp serves all requests that a task submits at a time.
+        self._has_one_stamp = self._stamped() and vmlinux().has_field("blk_plug", "cur_ktime")
         if self._devices.stateful:
             obj.maps["starts"].max_entries = obj.maps["requests"].max_entries = obj.constants["STATES"]
             obj.rodata.own_times = True
@@ -260,8 +262,7 @@ class BlockFlow(DeviceFlow):
                 f"{', '.join(self._devices.stateful)}: iostats or writeback throttling is off, so the kernel stamps no"
                 " requests and wptrace keeps times of its own, which costs more"
             )
-        # Since 6.9 (da4c8c3d0975) one time stamp serves all requests that a task submits at a time.
-        if self._stamped() and vmlinux().has_field("blk_plug", "cur_ktime"):
+        if self._has_one_stamp:
             notes.append(
                 f"{ONE_STAMP}: a short wait in queue reads as 0 and counts to device (--times own is exact and costs"
                 " more)"
