@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -12,9 +13,17 @@ from tests.thorough import cases
 from wptrace.bpf.object import BpfObject, open_object
 from wptrace.flows.io import calls
 
+# Thousands of tests are no garbage: nothing is collected before all of them are there, and they are left out later.
+gc.disable()
+
 # Examples have no deadline, because a busy machine must not fail a test.
 settings.register_profile("wptrace", deadline=None, max_examples=cases(100, 30))
 settings.load_profile("wptrace")
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
