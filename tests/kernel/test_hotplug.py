@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -16,9 +16,13 @@ from tests.kernel.test_capture import replayed
 from tests.kernel.trace import Line, Trace, wait_until
 from tests.thorough import only_all
 from wptrace.bpf import trial
+from wptrace.bpf.ring import Reader
+from wptrace.engine import devices
+from wptrace.flows.io.kinds import REQUEST
 from wptrace.flows.io.options import Options
 from wptrace.flows.io.path import PathFlow
 from wptrace.kernel import blockdev
+from wptrace.model.kind import TOTAL
 
 pytestmark = pytest.mark.guest
 
@@ -123,6 +127,16 @@ def test_disks_that_come_have_rows_at_the_level_of_blocks(times: str) -> None:
 HITS = 7
 
 
+def memory_of(rows: int) -> int:
+    """The memory of a trace of all disks with rows for so many of them."""
+    flow = PathFlow(Options())
+    with trial.open_here(flow.without_options) as obj:
+        flow._prepare(obj)
+        spare = len(flow.devices.names) - 1 - len(blockdev.disks())
+        flow._make_room(obj, 1 + rows + spare)
+        return obj.planned_bytes
+
+
 def test_only_the_busiest_disks_have_rows_where_memory_is_short() -> None:
     with ExitStack() as stack:
         busy, idle, idlest = (stack.enter_context(null_device(f"wptm{name}")) for name in ("busy", "idle", "idlest"))
@@ -131,12 +145,7 @@ def test_only_the_busiest_disks_have_rows_where_memory_is_short() -> None:
         reads.read(idle, 20)
         of_all = completed([Disk(name) for name in blockdev.disks()])
         busier = sum(counts["read"] + counts["write"] + counts["discard"] >= 60 for counts in of_all.values())
-        flow = PathFlow(Options())
-        with trial.open_here(flow.without_options) as obj:
-            flow._prepare(obj)
-            spare = len(flow.devices.names) - 1 - len(of_all)
-            flow._make_room(obj, 1 + busier + spare)
-            memory = obj.planned_bytes
+        memory = memory_of(busier)
         with Trace("--memory", str(memory), "0.5") as trace:
             reads.made.clear()
             for disk in (busy, idle, idlest):
@@ -153,3 +162,43 @@ def test_only_the_busiest_disks_have_rows_where_memory_is_short() -> None:
     hits = of_devices(trace.summary["rows"], "hit")
     assert (hits[busy.name], hits["other"]) == (HITS, 2 * HITS)
     assert trace.summary["requests"]["lost"] == 0
+
+
+def test_a_disk_that_gets_busy_has_the_row_of_an_idle_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_RANKED_S", 0.0)
+    with ExitStack() as stack:
+        there = [stack.enter_context(null_device(f"wptn{number}")) for number in range(12)]
+        reads = _Reads()
+        for disk in there[:2]:
+            reads.read(disk, 5000)
+        flow = stack.enter_context(closing(PathFlow(Options(memory=memory_of(2)))))
+        flow.start(Reader())
+        flow.begin()
+        reads.made.clear()
+        spare = flow.devices.names.count("")
+        assert {one.name for one in there[:2]} <= set(flow.devices.names)
+        assert not {one.name for one in there[2:]} & set(flow.devices.names)
+
+        def counted() -> Counter[str]:
+            found = {group: stages[TOTAL].count for group, stages in flow.snapshot().cells.items()}
+            of_reads = [one for one in found if one.kind is REQUEST and one.label("op") == "read"]
+            return Counter({one.label("dev"): found[one] for one in of_reads})
+
+        for disk in there[2 : 3 + spare]:
+            reads.read(disk, 200)
+            counted()
+            # There is a row at once, or in the next look, when nothing is in flight in that of the one that it was.
+            reads.read(disk, 200)
+            counted()
+            in_row = counted()[disk.name]
+            reads.read(disk, 20)
+            assert counted()[disk.name] == in_row + 20
+        in_rows = counted()
+        assert in_rows["other"] >= 200 * (1 + spare)
+        for disk in there:
+            reads.read(disk, 10)
+        found = counted()
+        without = sum(disk.name not in flow.devices.names for disk in there)
+        assert without == len(there) - 2 - spare
+        assert found["other"] - in_rows["other"] == 10 * without
+        assert found.total() == sum(reads.made.values())

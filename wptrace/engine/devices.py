@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import stat
+import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -28,6 +29,9 @@ UNLISTED = 0
 _HINT = "name those of interest with --dev"
 # Disks without a row of their own share this one.
 OTHER = "other"
+
+# Where rows are too few, they go to devices with so many requests in this time.
+_RANKED_S, _BUSY = 10.0, 100
 
 # Spare rows for disks that appear later: limited by kernel memory, though at least one, and by number.
 _SPARE_BYTES, _SPARE = 4 << 20, 8
@@ -120,6 +124,35 @@ class Slots:
             self.names[row] = name
 
 
+class Ranking:
+    """Which devices have rows where there are too few: a busy device takes the row of an idle one."""
+
+    def __init__(self, names: Iterable[str], without: Iterable[str]) -> None:
+        """`without` are those that have no row at first."""
+        self.without = set(without)
+        self._counts = self._completed(names)
+        self._due = time.monotonic() + _RANKED_S
+
+    @staticmethod
+    def _completed(names: Iterable[str]) -> dict[str, int]:
+        return {name: blockdev.completed(name) or 0 for name in names}
+
+    def changes(self, names: Collection[str], rows: Collection[str]) -> bool:
+        """Rank the devices when that is due; return whether one is to take the row of another."""
+        if time.monotonic() < self._due:
+            return False
+        before, self._counts = self._counts, self._completed(names)
+        self._due = time.monotonic() + _RANKED_S
+        made = {name: count - before.get(name, count) for name, count in self._counts.items()}
+        self.without &= made.keys()
+        idle = sorted(made.keys() & set(rows) - self.without, key=made.__getitem__)
+        busy = sorted(self.without, key=lambda name: -made[name])
+        found = [(one, other) for one, other in zip(busy, idle) if made[one] >= max(_BUSY, 2 * made[other])]
+        self.without -= {one for one, _ in found}
+        self.without |= {other for _, other in found}
+        return bool(found)
+
+
 class DeviceCells(Cells):
     """Cells by device and operation, in the order of the slots."""
 
@@ -198,6 +231,7 @@ class Devices:
         self.changing = False
         """Set before the start if the devices may be changed while they are traced, so that there is room for more."""
         self._aimed = False
+        self._ranking: Ranking | None = None
         self.shortage: list[str] = []
         """A note if memory was too short for rows of all devices."""
 
@@ -217,6 +251,12 @@ class Devices:
     @property
     def _followed(self) -> list[blockdev.Extent | Remote]:
         return [*self.extents, *self.remotes]
+
+    @property
+    def listed(self) -> list[blockdev.Extent]:
+        """The extents that have rows of their own, or will have some."""
+        without = () if self._ranking is None else self._ranking.without
+        return [one for one in self.extents if one.name not in without]
 
     def plan(self, hooks: Iterable[Hook]) -> list[str]:
         """Describe what a start would do."""
@@ -253,12 +293,14 @@ class Devices:
         room: int = 0,
         permitted: int | None = None,
         reused: bool = True,
+        ranked: bool = True,
     ) -> None:
         """Give each device a row in the programs, which are not loaded yet, and keep spare ones.
 
         `make_room` sets the sizes of maps for so many rows. `room` is the number of spare ones; 0: as many as a small
         memory limit allows, if devices may come. All maps may take the `permitted` bytes, and else rows half of what
-        is free besides; if that is too little, only the busiest of all devices get rows.
+        is free besides; if that is too little, only the busiest of all devices get rows: those of the moment, if they
+        are to be `ranked` while they are traced.
         """
         make_room(1)
         least = obj.planned_bytes
@@ -270,6 +312,8 @@ class Devices:
         count = self._fitting(len(followed), least + room * row, row, permitted)
         busiest = sorted(followed, key=lambda name: -(blockdev.completed(name) or 0)) if count < len(followed) else []
         self.slots = Slots(names(one for one in self._followed if one.name not in busiest[count:]), room, reused)
+        if busiest and ranked and reused:
+            self._ranking = Ranking(followed, busiest[count:])
         self.names = self.slots.names
         make_room(len(self.names))
         self.loads = Loads(one.name for one in self.extents if one.name in self.names)
@@ -320,6 +364,8 @@ class Devices:
         A slot is renamed while no program counts in it. Slots that are `held` by objects in flight are left alone.
         """
         changed, self._aimed = bool(self._changes) or self.slots.waiting or self._aimed, False
+        if self._ranking is not None:
+            changed |= self._ranking.changes([one.name for one in self.extents], self.names)
         if not changed:
             return False
         before = self.extents
@@ -328,16 +374,17 @@ class Devices:
         if self.stateful:
             self.stateful = self._find_stateful(self.extents)
         with suppress(UsageError):
-            obj.bss.devices = table(obj, [one for one in before if one in self.extents], self.names, self.stateful)
+            obj.bss.devices = table(obj, [one for one in before if one in self.listed], self.names, self.stateful)
         cpus.barrier()
-        changes = self.slots.changes([one.name for one in self._followed], held())
+        there = [*(one.name for one in self.listed), *(one.name for one in self.remotes)]
+        changes = self.slots.changes(there, held())
         for slot, name in changes.items():
             rename(slot, name)
         self.slots.rename(changes)
         with suppress(UsageError):
-            obj.bss.devices = table(obj, self.extents, self.names, self.stateful)
+            obj.bss.devices = table(obj, self.listed, self.names, self.stateful)
             if self._hidden:
-                obj.bss.hidden_disks = hidden_table(obj, self.extents, self.names)
+                obj.bss.hidden_disks = hidden_table(obj, self.listed, self.names)
         self.loads.add(changes.values())
         return True
 

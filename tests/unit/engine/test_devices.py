@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from tests.unit.kernel.sysfs import Sysfs
 from wptrace.bpf.object import BpfObject
 from wptrace.engine import devices
 from wptrace.errors import UsageError
-from wptrace.kernel import blockdev, mounts
+from wptrace.kernel import blockdev, memory, mounts
 from wptrace.kernel.blockdev import EVERYTHING, Extent, kernel_dev
 
 SOURCE = (Path(__file__).resolve().parents[3] / "bpf_src/lib/block.h").read_text()
@@ -342,6 +343,74 @@ def test_who_comes_is_found_and_who_went_is_not(obj: BpfObject, monkeypatch: pyt
     assert not made.refresh(Running, rename)  # type: ignore[arg-type]
     made.aim(Running, ["sdb"])  # type: ignore[arg-type]
     assert made.refresh(Running, rename)  # type: ignore[arg-type]
+
+
+def test_who_is_busy_has_the_row_of_who_is_idle(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Running:
+        constants, length = obj.constants, staticmethod(obj.length)
+        planned_bytes = 0
+
+        class bss:  # noqa: N801
+            trace_unlisted = False
+            devices: Table = []  # noqa: RUF012
+
+    there = [Extent(f"sd{at}", f"sd{at}", kernel_dev(8, 16 * at), 0, EVERYTHING) for at in range(4)]
+    made = {"sd0": 4000, "sd1": 3000, "sd2": 0, "sd3": 0}
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(devices, "extents", lambda wanted, hidden: there)
+    monkeypatch.setattr(devices, "extents_of_now", lambda wanted, hidden: there)
+    monkeypatch.setattr(blockdev, "completed", made.__getitem__)
+    monkeypatch.setattr(memory, "room", lambda: memory.Room(0, "the cgroup /a"))
+    rows = devices.Devices(())
+    monkeypatch.setattr(rows, "_changes", False)
+
+    def make_room(devices: int) -> None:
+        Running.planned_bytes = devices << 20
+
+    rows.place(Running, make_room, room=1, permitted=4 << 20)  # type: ignore[arg-type]
+    # So many rows as if there were no spare one.
+    monkeypatch.setattr(rows.slots, "names", rows.slots.names[:3])
+    rows.names = rows.slots.names
+    assert rows.names == ["other", "sd0", "sd1"]
+    assert rows.shortage != []
+    held: set[int] = {1}
+    renamed: list[tuple[int, str]] = []
+
+    def look(seconds: float) -> list[int | None]:
+        """Return the rows in which the programs count each of the devices."""
+        nonlocal now
+        now += seconds
+
+        def rename(slot: int, name: str) -> None:
+            assert slot not in {match.slot for match in found() if match}
+            renamed.append((slot, name))
+
+        rows.refresh(Running, rename, lambda: held)  # type: ignore[arg-type]
+        return [match.slot if match else None for match in found()]
+
+    def found() -> list[Match | None]:
+        return [find_device(Running.bss.devices, one.dev, 7) for one in there]
+
+    made["sd3"] += 5000
+    assert look(5.0) == [1, 2, None, None]
+    made["sd0"] += 10
+    made["sd1"] += 2501
+    # sd3 has most, and sd0 has least, whose last request still is in flight. What is in no row is in that of others.
+    assert look(5.0) == [None, 2, None, None]
+    assert look(1.0) == [None, 2, None, None]
+    held.clear()
+    assert look(1.0) == [None, 2, None, 1]
+    assert renamed == [(1, "sd3")]
+    # Nobody gives way to one that is hardly busier, or does next to nothing.
+    made.update({name: count + 60 for name, count in made.items()})
+    made["sd2"] += 39
+    assert look(9.0) == [None, 2, None, 1]
+    made["sd2"] += 200
+    made["sd1"] += 101
+    made["sd3"] += 300
+    assert look(10.0) == [None, 2, None, 1]
+    assert renamed == [(1, "sd3")]
 
 
 def test_one_that_goes_while_somebody_looks_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:

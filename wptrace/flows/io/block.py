@@ -222,7 +222,7 @@ class BlockFlow(DeviceFlow):
             obj.maps["records"].max_entries = self._options.ring_bytes
             obj.data.slow_ns = self._options.slow_ns
         filters.apply(obj.bss, self._options.filter, self.filters)
-        self._devices.place(obj, by_operation(obj), permitted=self._options.memory)
+        self._devices.place(obj, by_operation(obj), permitted=self._options.memory, ranked=self._flight is None)
         if self._options.filter:
             obj.bss.trace_unlisted = False
 

@@ -143,7 +143,11 @@ class PathFlow(DeviceFlow):
             setattr(obj.rodata, name, False)
         for part in self._parts:
             part.prepare(obj)
-        self._devices.place(obj, lambda rows: self._make_room(obj, rows), self._options.spare, self._options.memory)
+        # Records in the recorder have the numbers of rows, so those stay what they are.
+        ranked = self._options.recorder is None
+        self._devices.place(
+            obj, lambda rows: self._make_room(obj, rows), self._options.spare, self._options.memory, ranked=ranked
+        )
         if self._object == self.object:
             filters.apply(obj.bss, self._options.filter, self.filters)
 
@@ -211,7 +215,7 @@ class PathFlow(DeviceFlow):
         """Extents with a row for each request."""
         if self._options.filter or self._options.guest is not None:
             return []
-        return [one for one in self._devices.extents if one.name in self._devices.names]
+        return [one for one in self._devices.listed if one.name in self._devices.names]
 
     # --- Other filters ----------------------------------------------------------------------------------------------
 

@@ -63,7 +63,7 @@ class FileSystems(Part):
         }
 
     def _place(self, obj: BpfObject) -> None:
-        extents, names = self._devices.extents, self._devices.names
+        extents, names = self._devices.listed, self._devices.names
         obj.bss.file_devices = devices.file_table(obj, extents, names, self._below, self._devices.remotes)
 
     def noted(self, obj: BpfObject) -> dict[Cause, int]:
