@@ -7,7 +7,8 @@ import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -303,57 +304,49 @@ def test_no_two_devices_have_one_slot(scans: list[set[str]], spare: int) -> None
         assert all(before[slot] not in there for slot in changes)
 
 
+def fake(obj: BpfObject) -> Any:
+    """Programs that are said to be loaded."""
+    bss = SimpleNamespace(trace_unlisted=False, devices=[])
+    return SimpleNamespace(constants=obj.constants, length=obj.length, planned_bytes=0, bss=bss)
+
+
 def test_who_comes_is_found_and_who_went_is_not(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
     def disk(name: str, minor: int) -> Extent:
         return Extent(name, name, kernel_dev(8, minor), 0, EVERYTHING)
 
-    class Running:
-        constants, length = obj.constants, staticmethod(obj.length)
-        planned_bytes = 0
-
-        class bss:  # noqa: N801
-            trace_unlisted = False
-            devices: Table = []  # noqa: RUF012
-
+    running = fake(obj)
     there = [disk("sda", 0)]
     monkeypatch.setattr(devices, "extents", lambda wanted, hidden: there)
     monkeypatch.setattr(devices, "extents_of_now", lambda wanted, hidden: there)
     made = devices.Devices(())
-    made.place(Running, room=1)  # type: ignore[arg-type]
+    made.place(running, room=1)
     monkeypatch.setattr(made, "_changes", True)
     renamed: list[tuple[int, str, list[str]]] = []
 
     def rename(slot: int, name: str) -> None:
         # Nothing is counted there meanwhile, and the slot still has its old name.
-        assert find_device(Running.bss.devices, kernel_dev(8, 0), 7) is None
+        assert find_device(running.bss.devices, kernel_dev(8, 0), 7) is None
         renamed.append((slot, name, list(made.names)))
 
-    assert find_device(Running.bss.devices, kernel_dev(8, 0), 7) == Match(1, 0)
+    assert find_device(running.bss.devices, kernel_dev(8, 0), 7) == Match(1, 0)
     there = [disk("sdb", 16)]
-    assert made.refresh(Running, rename)  # type: ignore[arg-type]
+    assert made.refresh(running, rename)
     assert renamed == [(2, "sdb", ["other", "sda", ""])]
-    assert find_device(Running.bss.devices, kernel_dev(8, 16), 7) == Match(2, 0)
-    assert find_device(Running.bss.devices, kernel_dev(8, 0), 7) is None
+    assert find_device(running.bss.devices, kernel_dev(8, 16), 7) == Match(2, 0)
+    assert find_device(running.bss.devices, kernel_dev(8, 0), 7) is None
     # A disk that was reset has the same name and another number.
     there = [disk("sdb", 32)]
-    assert made.refresh(Running, rename)  # type: ignore[arg-type]
+    assert made.refresh(running, rename)
     assert renamed[1:] == []
-    assert find_device(Running.bss.devices, kernel_dev(8, 32), 7) == Match(2, 0)
+    assert find_device(running.bss.devices, kernel_dev(8, 32), 7) == Match(2, 0)
     monkeypatch.setattr(made, "_changes", False)
-    assert not made.refresh(Running, rename)  # type: ignore[arg-type]
-    made.aim(Running, ["sdb"])  # type: ignore[arg-type]
-    assert made.refresh(Running, rename)  # type: ignore[arg-type]
+    assert not made.refresh(running, rename)
+    made.aim(running, ["sdb"])
+    assert made.refresh(running, rename)
 
 
 def test_who_is_busy_has_the_row_of_who_is_idle(obj: BpfObject, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Running:
-        constants, length = obj.constants, staticmethod(obj.length)
-        planned_bytes = 0
-
-        class bss:  # noqa: N801
-            trace_unlisted = False
-            devices: Table = []  # noqa: RUF012
-
+    running = fake(obj)
     there = [Extent(f"sd{at}", f"sd{at}", kernel_dev(8, 16 * at), 0, EVERYTHING) for at in range(4)]
     made = {"sd0": 4000, "sd1": 3000, "sd2": 0, "sd3": 0}
     now = 0.0
@@ -366,9 +359,9 @@ def test_who_is_busy_has_the_row_of_who_is_idle(obj: BpfObject, monkeypatch: pyt
     monkeypatch.setattr(rows, "_changes", False)
 
     def make_room(devices: int) -> None:
-        Running.planned_bytes = devices << 20
+        running.planned_bytes = devices << 20
 
-    rows.place(Running, make_room, room=1, permitted=4 << 20)  # type: ignore[arg-type]
+    rows.place(running, make_room, room=1, permitted=4 << 20)
     # So many rows as if there were no spare one.
     monkeypatch.setattr(rows.slots, "names", rows.slots.names[:3])
     rows.names = rows.slots.names
@@ -386,11 +379,11 @@ def test_who_is_busy_has_the_row_of_who_is_idle(obj: BpfObject, monkeypatch: pyt
             assert slot not in {match.slot for match in found() if match}
             renamed.append((slot, name))
 
-        rows.refresh(Running, rename, lambda: held)  # type: ignore[arg-type]
+        rows.refresh(running, rename, lambda: held)
         return [match.slot if match else None for match in found()]
 
     def found() -> list[Match | None]:
-        return [find_device(Running.bss.devices, one.dev, 7) for one in there]
+        return [find_device(running.bss.devices, one.dev, 7) for one in there]
 
     made["sd3"] += 5000
     assert look(5.0) == [1, 2, None, None]
