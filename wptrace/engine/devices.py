@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import stat
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -137,20 +137,30 @@ class Ranking:
     def _completed(names: Iterable[str]) -> dict[str, int]:
         return {name: blockdev.completed(name) or 0 for name in names}
 
-    def changes(self, names: Collection[str], rows: Collection[str]) -> bool:
-        """Rank the devices when that is due; return whether one is to take the row of another."""
+    def changes(self, names: Collection[str], rows: Sequence[str]) -> bool:
+        """Rank the devices when that is due; return whether one is to have a row. `rows` are the names of all rows."""
         if time.monotonic() < self._due:
             return False
         before, self._counts = self._counts, self._completed(names)
         self._due = time.monotonic() + _RANKED_S
         made = {name: count - before.get(name, count) for name, count in self._counts.items()}
         self.without &= made.keys()
-        idle = sorted(made.keys() & set(rows) - self.without, key=made.__getitem__)
-        busy = sorted(self.without, key=lambda name: -made[name])
-        found = [(one, other) for one, other in zip(busy, idle) if made[one] >= max(_BUSY, 2 * made[other])]
-        self.without -= {one for one, _ in found}
-        self.without |= {other for _, other in found}
-        return bool(found)
+        listed = sorted(made.keys() - self.without, key=made.__getitem__)
+        idle = deque(name for name in listed if name in rows)
+        free = len(rows) - len({OTHER}) - len(listed)
+        # Those that came later than the last row went.
+        self.without.update([name for name in listed if name not in rows][: max(-free, 0)])
+        found = 0
+        for name in sorted((name for name in self.without if made[name] >= _BUSY), key=lambda name: -made[name]):
+            if free > 0:
+                free -= 1
+            elif idle and made[name] >= 2 * made[idle[0]]:
+                self.without.add(idle.popleft())
+            else:
+                break
+            self.without.remove(name)
+            found += 1
+        return found > 0
 
 
 class DeviceCells(Cells):

@@ -404,6 +404,17 @@ def test_who_is_busy_has_the_row_of_who_is_idle(obj: BpfObject, monkeypatch: pyt
     made["sd3"] += 300
     assert look(10.0) == [None, 2, None, 1]
     assert renamed == [(1, "sd3")]
+    # One that came when there was no row for it.
+    there.append(Extent("sd4", "sd4", kernel_dev(8, 64), 0, EVERYTHING))
+    made["sd4"] = 0
+    monkeypatch.setattr(rows, "_changes", True)
+    assert look(1.0) == [None, 2, None, 1, None]
+    monkeypatch.setattr(rows, "_changes", False)
+    assert look(10.0) == [None, 2, None, 1, None]
+    made["sd4"] += 100
+    made["sd3"] += 1
+    assert look(10.0) == [None, None, None, 1, None]
+    assert look(1.0) == [None, None, None, 1, 2]
 
 
 def test_one_that_goes_while_somebody_looks_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
