@@ -265,7 +265,7 @@ class Devices:
     @property
     def listed(self) -> list[blockdev.Extent]:
         """The extents that have rows of their own, or will have some."""
-        without = () if self._ranking is None else self._ranking.without
+        without = self._ranking.without if self._ranking is not None and self.everything else ()
         return [one for one in self.extents if one.name not in without]
 
     def plan(self, hooks: Iterable[Hook]) -> list[str]:
@@ -373,8 +373,9 @@ class Devices:
 
         A slot is renamed while no program counts in it. Slots that are `held` by objects in flight are left alone.
         """
-        changed, self._aimed = bool(self._changes) or self.slots.waiting or self._aimed, False
-        if self._ranking is not None:
+        aimed, self._aimed = self._aimed, False
+        changed = bool(self._changes) or self.slots.waiting or aimed
+        if self._ranking is not None and self.everything and not aimed:
             changed |= self._ranking.changes([one.name for one in self.extents], self.names)
         if not changed:
             return False

@@ -352,7 +352,9 @@ def test_who_is_busy_has_the_row_of_who_is_idle(obj: BpfObject, monkeypatch: pyt
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     monkeypatch.setattr(devices, "extents", lambda wanted, hidden: there)
-    monkeypatch.setattr(devices, "extents_of_now", lambda wanted, hidden: there)
+    monkeypatch.setattr(
+        devices, "extents_of_now", lambda wanted, hidden: [one for one in there if not wanted or one.name in wanted]
+    )
     monkeypatch.setattr(blockdev, "completed", made.__getitem__)
     monkeypatch.setattr(memory, "room", lambda: memory.Room(0, "the cgroup /a"))
     rows = devices.Devices(())
@@ -414,6 +416,13 @@ def test_who_is_busy_has_the_row_of_who_is_idle(obj: BpfObject, monkeypatch: pyt
     made["sd4"] += 100
     made["sd3"] += 1
     assert look(10.0) == [None, None, None, 1, None]
+    assert look(1.0) == [None, None, None, 1, 2]
+    # A named device has a row, whatever it does.
+    rows.aim(running, ["sd0"])
+    assert look(1.0) == [None, None, None, None, None]
+    assert look(10.0) == [1, None, None, None, None]
+    rows.aim(running, [])
+    assert look(1.0) == [None, None, None, None, 2]
     assert look(1.0) == [None, None, None, 1, 2]
 
 
