@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.kernel.disks import fio, loop_device
+from wptrace import collect_seldom
 from wptrace.bpf.ring import Reader
 from wptrace.capture.reader import Capture
 from wptrace.capture.selection import Selection
 from wptrace.engine import recorder as parts
 from wptrace.engine.recorder_size import LONGEST_NS, RECORD_BYTES, RecorderSize
-from wptrace.engine.run import collect_seldom
 from wptrace.flows.io.options import Options
 from wptrace.flows.io.path import PathFlow
 from wptrace.outputs import export

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple, Union
 
 from tests.kernel.disks import Disk, fio, loop_device
+from wptrace import collect_seldom
 from wptrace.bpf.ring import Pages, Reader, Record, Ring
-from wptrace.engine.run import collect_seldom
 from wptrace.flows.io import block as io_block
 from wptrace.flows.io import options as io_options
 from wptrace.flows.io import path as io_path

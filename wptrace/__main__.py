@@ -8,15 +8,16 @@ import _signal  # type: ignore[import-not-found]
 if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
-import gc
 import sys
 
 # An older Python may be the one that runs `-m wptrace` in a source tree.
 if sys.version_info < (3, 9):  # noqa: UP036
     sys.exit("wptrace: it needs Python 3.9 or newer\nhint: python3.9 -m wptrace, or any later one")
 
-# A start makes many objects that stay. Whoever runs for longer calls collect_seldom (wptrace/engine/run.py).
-gc.disable()
+from wptrace import collect_seldom
+
+# Before the imports, which make many objects that stay.
+collect_seldom()
 
 from wptrace.cli.main import run  # noqa: E402 - see above
 

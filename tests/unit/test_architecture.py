@@ -19,12 +19,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "wptrace"
 GENERATED = {PACKAGE / "bpf/_libbpf.py"}
 
-# The modules that each part may import of the package, itself included; `wptrace` alone is the version.
+# The modules that each part may import of the package, itself included; `wptrace` alone is what holds for all of it.
 _PURE = {"model", "errors"}
 _FINDS = {"analysis", "correlation", *_PURE}
 MAY_IMPORT = {
     "__init__": set(),
-    "__main__": {"cli"},
+    "__main__": {"cli", "wptrace"},
     "errors": set(),
     "model": _PURE,
     "bpf": {"bpf", "errors"},

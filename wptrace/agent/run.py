@@ -28,7 +28,7 @@ from wptrace.agent.state import Status, Watchdog, words
 from wptrace.agent.trigger import HAND, Actions, PressureWatch, Trigger, Watch
 from wptrace.engine.children import Children
 from wptrace.engine.definition.faults import did_you_mean
-from wptrace.engine.run import Reports, RunOptions, collect_seldom
+from wptrace.engine.run import Reports, RunOptions
 from wptrace.engine.session import Session
 from wptrace.engine.signals import Stop
 from wptrace.errors import UsageError, WptraceError
@@ -63,7 +63,7 @@ def run(config: Config, outputs: Sequence[Output], again: Callable[[], Config]) 
         session = Session(config.flows, stop.fd, config.agent["budget"], _HISTORY_S)
         cleanup.callback(session.close)
         session.start()
-        collect_seldom()
+        gc.freeze()
         # Before the start is reported: whoever reads that may send a request at once.
         stop.expect_dumps()
         stop.expect_reloads()

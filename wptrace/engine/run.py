@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 # Without an interval, stuck requests are looked for this often.
 _STUCK_EVERY = 1.0
-# Python collects garbage only after this many new objects: those of some batches of records.
-_COLLECTED = 100_000
 
 
 class RunOptions(NamedTuple):
@@ -145,7 +143,8 @@ def run(pairs: Sequence[tuple[Flow, Output]], options: RunOptions) -> None:
         elif options.workload is not None:
             stop.ending = options.workload.signal
         session.start()
-        collect_seldom()
+        # What is there now stays.
+        gc.freeze()
         if options.serve is not None:
             cleanup.callback(options.serve(session))
         _run(session, [output for _, output in pairs], stop, options)
@@ -192,13 +191,6 @@ def _run(session: Session, outputs: Sequence[Output], stop: Stop, options: RunOp
                 one.dump()
         session.turn()
     session.end()
-
-
-def collect_seldom() -> None:
-    """Records are many small objects without cycles, so frequent garbage collections are a waste."""
-    gc.freeze()
-    gc.set_threshold(_COLLECTED)
-    gc.enable()
 
 
 def _next(due: float, step: float, now: float) -> float:

@@ -6,6 +6,7 @@ Captures may be anybody's: nothing is trusted.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -14,7 +15,6 @@ from typing import Any, Callable
 from wptrace.capture.reader import Capture, Head, Records
 from wptrace.capture.spec import LATEST_NS
 from wptrace.capture.writer import CaptureOutput
-from wptrace.engine.run import collect_seldom
 from wptrace.errors import WptraceError
 from wptrace.flows.io.join import Recorded, Recordings
 from wptrace.flows.io.kinds import HIT, OPERATION, REQUEST
@@ -39,7 +39,7 @@ _COMMANDS = {
 
 def read(guest: Path, host: Path, named: Mapping[str, str], others: Sequence[Path] = ()) -> Recordings:
     """`named` are images of disks that the user knows, `others` captures of the host for other guests."""
-    collect_seldom()
+    gc.freeze()
     ours, theirs = _read(guest, "io", of_disk), _read(host, "host", of_image)
     try:
         return Recordings(ours, theirs, named, [_read(path, "host", of_image) for path in others])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, repeat
@@ -16,7 +17,6 @@ from wptrace.capture import sums
 from wptrace.capture.reader import Capture, Found, Head, NextTrace, Records
 from wptrace.capture.recording import Window
 from wptrace.capture.selection import Selection
-from wptrace.engine.run import collect_seldom
 from wptrace.errors import UsageError, WptraceError
 from wptrace.flows.io import kinds, options, rules
 from wptrace.model.book import Book, Cause
@@ -66,7 +66,7 @@ def replay(
     pace: ReplayPace | None = None,
 ) -> None:
     """Replay until the end or until the user ends it; at a `pace`, or as fast as possible."""
-    collect_seldom()
+    gc.freeze()
     try:
         _Replay(capture, output, wanted, pace).run(over)
     except NONSENSE as error:

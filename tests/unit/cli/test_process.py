@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -184,6 +185,12 @@ def test_the_process_has_the_name_by_which_it_is_signalled() -> None:
     assert Path(f"/proc/{process.pid}/comm").read_text() == "wptrace\n"
     process.send_signal(signal.SIGINT)
     assert ended(process)[0] == 0
+
+
+def test_garbage_is_collected_and_seldom() -> None:
+    code = "import gc, wptrace.__main__; print(gc.isenabled(), gc.get_threshold()[0])"
+    found = run([sys.executable, "-c", code])
+    assert found.stdout == "True 100000\n"
 
 
 def test_an_interrupt_before_the_trace_is_130() -> None:

@@ -23,7 +23,7 @@ from wptrace.bpf.ring import Reader
 from wptrace.engine import run as module
 from wptrace.engine import session
 from wptrace.engine.flow import Flow
-from wptrace.engine.run import RunOptions, collect_seldom, run
+from wptrace.engine.run import RunOptions, run
 from wptrace.engine.session import HistoryPace
 from wptrace.engine.signals import Stop
 from wptrace.errors import UnsupportedError, WptraceError
@@ -478,21 +478,6 @@ def test_a_look_that_is_too_early_does_not_count() -> None:
     assert pace.due == 1.0
     assert pace.accept(0.6, 0.0)
     assert pace.due == 1.6
-
-
-def test_whoever_runs_for_long_collects_garbage() -> None:
-    """The entry point turns that off for the start."""
-    before = gc.get_threshold()
-    gc.disable()
-    gc.set_threshold(700)
-    try:
-        collect_seldom()
-        assert gc.isenabled()
-        assert gc.get_threshold()[0] > 700
-    finally:
-        gc.enable()
-        gc.unfreeze()
-        gc.set_threshold(*before)
 
 
 def test_hours_take_no_more_memory_than_minutes(clock: Time) -> None:
