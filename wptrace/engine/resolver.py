@@ -201,11 +201,19 @@ def _choose(attempts: Attempts) -> dict[str, Way]:
     """The best remaining way for each hook; ways that this kernel does not have are refused without a trial."""
     chosen = {}
     for hook in attempts.hooks:
+        # By name: why there is no such tracepoint. A raw program needs no type, but a module may have no types at all.
+        lacking: dict[str, str] = {}
         for way in hook.ways:
             for program in way.programs:
                 if program in attempts.refused or program in attempts.targets:
                     continue
-                target, absent = find_target(attempts.sections[program], hook.module, *hook.modules)
+                section = attempts.sections[program]
+                kind, _, name = section.partition("/")
+                target, absent = find_target(section, hook.module, *hook.modules)
+                if kind == "tp_btf" and not (hook.module or hook.modules):
+                    lacking[name] = absent
+                elif kind == "raw_tp":
+                    absent = lacking.get(name, "")
                 if absent:
                     attempts.refused[program] = absent
                 elif target is not None:
@@ -225,17 +233,12 @@ def find_target(section: str, *modules: str) -> tuple[Target | None, str]:
     kind, _, target = section.partition("/")
     if kind in ("kprobe", "kretprobe"):
         return None, "" if _KPROBES.is_dir() else "this kernel has no kprobes"
-    noun = "function" if _of_function(section) else "tracepoint"
-    absent = f"there is no {noun} {target} in the kernel's BTF"
-    if kind == "raw_tp":
-        # It needs no type, so it may be one of a module without BTF.
-        known = any(modules) or targets.find(f"tp_btf/{target}", ()) is not None
-        return None, "" if known else absent
     if kind not in targets.KINDS:
         return None, ""
     found = targets.find(section, modules)
+    noun = "tracepoint" if kind == "tp_btf" else "function"
     if found is None:
-        return None, absent
+        return None, f"there is no {noun} {target} in the kernel's BTF"
     if found.module and not libbpf().sees_modules:
         return None, f"the {noun} {target} is a module's, {OF_MODULES}"
     return found, ""
