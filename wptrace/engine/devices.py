@@ -124,30 +124,31 @@ class Slots:
             self.names[row] = name
 
 
+def _completed(names: Iterable[str]) -> dict[str, int]:
+    return {name: blockdev.completed(name) or 0 for name in names}
+
+
 class Ranking:
     """Which devices have rows where there are too few: a busy device takes the row of an idle one."""
 
-    def __init__(self, names: Iterable[str], without: Iterable[str]) -> None:
-        """`without` are those that have no row at first."""
+    def __init__(self, counts: Mapping[str, int], without: Iterable[str]) -> None:
+        """`counts` are what each device has completed; `without` are those that have no row at first."""
         self.without = set(without)
-        self._counts = self._completed(names)
+        self._counts = counts
         self._due = time.monotonic() + _RANKED_S
-
-    @staticmethod
-    def _completed(names: Iterable[str]) -> dict[str, int]:
-        return {name: blockdev.completed(name) or 0 for name in names}
 
     def changes(self, names: Collection[str], rows: Sequence[str]) -> bool:
         """Rank the devices when that is due; return whether one is to have a row. `rows` are the names of all rows."""
         if time.monotonic() < self._due:
             return False
-        before, self._counts = self._counts, self._completed(names)
+        before, self._counts = self._counts, _completed(names)
         self._due = time.monotonic() + _RANKED_S
         made = {name: count - before.get(name, count) for name, count in self._counts.items()}
         self.without &= made.keys()
         listed = sorted(made.keys() - self.without, key=made.__getitem__)
         idle = deque(name for name in listed if name in rows)
-        free = len(rows) - len({OTHER}) - len(listed)
+        # All rows but that of the others.
+        free = len(rows) - 1 - len(listed)
         # Those that came later than the last row went.
         self.without.update([name for name in listed if name not in rows][: max(-free, 0)])
         found = 0
@@ -320,10 +321,11 @@ class Devices:
         room = max(min(room, most(obj) - len(self.extents)), 0)
         followed = [one.name for one in self._followed]
         count = self._fitting(len(followed), least + room * row, row, permitted)
-        busiest = sorted(followed, key=lambda name: -(blockdev.completed(name) or 0)) if count < len(followed) else []
+        counts = _completed(followed) if count < len(followed) else {}
+        busiest = sorted(counts, key=lambda name: -counts[name])
         self.slots = Slots(names(one for one in self._followed if one.name not in busiest[count:]), room, reused)
         if busiest and ranked and reused:
-            self._ranking = Ranking(followed, busiest[count:])
+            self._ranking = Ranking(counts, busiest[count:])
         self.names = self.slots.names
         make_room(len(self.names))
         self.loads = Loads(one.name for one in self.extents if one.name in self.names)
@@ -381,21 +383,22 @@ class Devices:
             return False
         before = self.extents
         self.extents = [] if self._no_disk else extents_of_now(self.wanted, self._hidden)
+        listed = self.listed
         # Without hooks for its own times wptrace uses the kernel's, as for all devices without a row.
         if self.stateful:
             self.stateful = self._find_stateful(self.extents)
         with suppress(UsageError):
-            obj.bss.devices = table(obj, [one for one in before if one in self.listed], self.names, self.stateful)
+            obj.bss.devices = table(obj, [one for one in before if one in listed], self.names, self.stateful)
         cpus.barrier()
-        there = [*(one.name for one in self.listed), *(one.name for one in self.remotes)]
+        there = [*(one.name for one in listed), *(one.name for one in self.remotes)]
         changes = self.slots.changes(there, held())
         for slot, name in changes.items():
             rename(slot, name)
         self.slots.rename(changes)
         with suppress(UsageError):
-            obj.bss.devices = table(obj, self.listed, self.names, self.stateful)
+            obj.bss.devices = table(obj, listed, self.names, self.stateful)
             if self._hidden:
-                obj.bss.hidden_disks = hidden_table(obj, self.listed, self.names)
+                obj.bss.hidden_disks = hidden_table(obj, listed, self.names)
         self.loads.add(changes.values())
         return True
 
