@@ -76,8 +76,7 @@ def code(names: Mapping[str, str], kallsyms: Path = KALLSYMS) -> dict[str, tuple
     in; empty for the kernel's own."""
     found: dict[str, tuple[int, int]] = {}
     left = dict(names)
-    for text, whole in _pieces(kallsyms) if names else ():
-        last = _module_of_last(text)
+    for text, last, whole in _pieces(kallsyms) if names else ():
         for name in left:
             if place := _code(text, name, whole, last):
                 found[name] = place
@@ -88,19 +87,19 @@ def code(names: Mapping[str, str], kallsyms: Path = KALLSYMS) -> dict[str, tuple
     return found
 
 
-def _pieces(path: Path) -> Iterator[tuple[bytes, bool]]:
-    """Pieces of a file, and whether it is the last one. Each begins with symbols whose next one may not have been in
-    the piece before: those of one module, or the last lines."""
+def _pieces(path: Path) -> Iterator[tuple[bytes, bytes, bool]]:
+    """Pieces of a file, with the module of the last line, and whether it is the last one. Each begins with symbols
+    whose next one may not have been in the piece before: those of that module, or the last lines."""
     text = b""
     with suppress(OSError), path.open("rb") as file:
         while piece := file.read(_PIECE):
             text += piece
             if len(piece) == _PIECE:
-                yield text, False
                 module = _module_of_last(text)
+                yield text, module, False
                 rest = text.find(module) if module else max(0, len(text) - 2 * _LINES)
                 text = text[text.rfind(b"\n", 0, rest) + 1 :]
-        yield text, True
+        yield text, _module_of_last(text), True
 
 
 def _module_of_last(text: bytes) -> bytes:
