@@ -193,7 +193,7 @@ def vmlinux() -> KernelBtf:
     return KernelBtf()
 
 
-def forget() -> None:
+def free_types() -> None:
     """Free the types of the kernel and its modules, unless somebody has them. They are read again when needed."""
     _module.cache_clear()
     vmlinux.cache_clear()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Callable, NamedTuple
 
 from wptrace.bpf import targets, trial
-from wptrace.bpf.kernel_btf import forget
+from wptrace.bpf.kernel_btf import free_types
 from wptrace.bpf.lib import libbpf
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.programs import Program, Statistics
@@ -163,7 +163,7 @@ def resolve(name: str, attempts: Attempts, prepare: Callable[[BpfObject], None])
             for one in wanted:
                 _attach(obj, one)
             attempts.chosen = chosen
-            forget()
+            free_types()
             return Loaded(obj, attempts)
         except (VerifierError, NotPermittedError) as error:
             obj.close()
