@@ -11,7 +11,11 @@
 #include "block/path/layers.h"
 #include "block/path/writeback.h"
 
-/* Global, with scalar arguments, so that it is verified once and not for each iteration of the loop. */
+/*
+ * A loop is verified round by round to its last one: loops over bios have little in them but calls of global functions
+ * with scalar arguments, which are verified once, and no result that the verifier knows.
+ */
+
 __noinline int deliver_merged_one(__u64 address, __u32 head_place)
 {
 	struct bio_state *head = bio_at(head_place);
@@ -34,18 +38,30 @@ __noinline int deliver_merged_one(__u64 address, __u32 head_place)
 	return 0;
 }
 
+/* Ends a merged bio, and returns the next one. */
+__noinline __u64 deliver_and_next(__u64 bio, __u32 head_place)
+{
+	deliver_merged_one(bio, head_place);
+	return (__u64)BPF_CORE_READ((struct bio *)bio, bi_next);
+}
+
+/* The number of bios from this one on, which are delivered. */
+__noinline __u32 deliver_from(__u64 bio, __u32 head_place)
+{
+	__u32 bios_there;
+
+	for (bios_there = 0; bios_there < MERGES && bio; bios_there++)
+		bio = deliver_and_next(bio, head_place);
+	return bios_there;
+}
+
 /* Bios that were merged into the request end with it. */
 __noinline int deliver_merged(__u64 request, __u32 head_place)
 {
 	struct request *rq = (void *)request;
 	struct bio_state *head = bio_at(head_place);
-	struct bio *bio = BPF_CORE_READ(rq, bio);
-	__u32 bios_there;
+	__u32 bios_there = deliver_from((__u64)BPF_CORE_READ(rq, bio), head_place);
 
-	for (bios_there = 0; bios_there < MERGES && bio; bios_there++) {
-		deliver_merged_one((__u64)bio, head_place);
-		bio = BPF_CORE_READ(bio, bi_next);
-	}
 	if (!bios_there)
 		return 0;
 	head->done.events.merged += bios_there - 1;
@@ -103,13 +119,50 @@ static __noinline int succeed(__u64 address, struct bio_state *head)
 	return 0;
 }
 
-/* Whether the bio represents the request; any other one has ended. Global: a loop has a single path through it. */
-__noinline __u32 end_one(__u64 bio, __u32 head_place)
+#define NOT_WHOLE (~0U)
+
+/* The size of a bio that ends with so many bytes, and leaves the request another one. */
+__noinline __u32 size_within(__u64 address, __u32 bytes)
 {
-	if (bio == bio_at(head_place)->bio)
-		return 1;
-	deliver_merged_one(bio, head_place);
-	return 0;
+	struct bio *bio = (void *)address;
+	__u32 size = BPF_CORE_READ(bio, bi_iter.bi_size);
+
+	return size <= bytes && BPF_CORE_READ(bio, bi_next) ? size : NOT_WHOLE;
+}
+
+/* In the address of a bio: one before it represented the request, and has ended. */
+#define HEAD_ENDED 1ULL
+
+/* Ends a bio before the rest of its request, and returns the next one. */
+__noinline __u64 end_and_next(__u64 bio, __u32 head_place)
+{
+	struct bio_state *head = bio_at(head_place);
+	__u64 head_ended = bio & HEAD_ENDED;
+
+	bio &= ~HEAD_ENDED;
+	if (bio == head->bio)
+		head_ended = HEAD_ENDED;
+	else
+		deliver_merged_one(bio, head_place);
+	head->done.events.merged++;
+	COUNT_EVENTS(head, merged, 1);
+	return (__u64)BPF_CORE_READ((struct bio *)bio, bi_next) | head_ended;
+}
+
+/* Ends the bios that end with so many bytes, and returns the first one of the rest. */
+__noinline __u64 end_within(__u64 bio, __u32 bytes, __u32 head_place)
+{
+	int ended;
+
+	for (ended = 0; ended < MERGES; ended++) {
+		__u32 size = size_within(bio & ~HEAD_ENDED, bytes);
+
+		if (size == NOT_WHOLE)
+			break;
+		bytes -= size;
+		bio = end_and_next(bio, head_place);
+	}
+	return bio;
 }
 
 /*
@@ -120,8 +173,7 @@ __noinline int complete_part(__u64 request, __u32 bytes, int error)
 {
 	struct request *rq = (void *)request;
 	struct bio_state *head = state_of(rq, false);
-	struct bio *bio = BPF_CORE_READ(rq, bio);
-	__u32 left = bytes, ended = 0, own = 0;
+	__u64 bio = (__u64)BPF_CORE_READ(rq, bio);
 	struct done *done;
 
 	if (!head || !bio)
@@ -141,26 +193,13 @@ __noinline int complete_part(__u64 request, __u32 bytes, int error)
 		done->times.completed = bpf_ktime_get_ns();
 		fill_in(&done->times, BPF_CORE_READ(rq, start_time_ns));
 	}
-	for (; ended < MERGES; ended++) {
-		struct bio *next = BPF_CORE_READ(bio, bi_next);
-		__u32 size = BPF_CORE_READ(bio, bi_iter.bi_size);
-
-		if (left < size || !next)
-			break;
-		left -= size;
-		own |= end_one((__u64)bio, head->place);
-		bio = next;
-	}
-	if (ended) {
-		done->events.merged += ended;
-		COUNT_EVENTS(head, merged, ended);
-	}
-	if (own) {
+	bio = end_within(bio, bytes, head->place);
+	if (bio & HEAD_ENDED) {
 		if (head->task)
 			deliver(head, head);
 		if (following)
 			count_writeback(head->place, head->place);
-		succeed((__u64)bio, head);
+		succeed(bio & ~HEAD_ENDED, head);
 		head->bio = 0;
 	}
 	/* The rest is still with the device. */
