@@ -13,11 +13,13 @@ import pytest
 
 from tests.kernel.disks import Disk, completed, null_device, read_direct
 from tests.kernel.test_capture import replayed
+from tests.kernel.test_recorder import ToFolder
 from tests.kernel.trace import Line, Trace, wait_until
 from tests.thorough import only_all
 from wptrace.bpf import trial
 from wptrace.bpf.ring import Reader
 from wptrace.engine import devices
+from wptrace.engine.recorder_size import LONGEST_NS, RecorderSize
 from wptrace.flows.io.kinds import REQUEST
 from wptrace.flows.io.options import Options
 from wptrace.flows.io.path import PathFlow
@@ -127,10 +129,10 @@ def test_disks_that_come_have_rows_at_the_level_of_blocks(times: str) -> None:
 HITS = 7
 
 
-def memory_of(rows: int) -> int:
+def memory_of(rows: int, options: Options) -> int:
     """The memory of a trace of all disks with rows for so many of them."""
-    flow = PathFlow(Options())
-    with trial.open_here(flow.without_options) as obj:
+    flow = PathFlow(options)
+    with trial.open_here(flow._object) as obj:
         flow._prepare(obj)
         spare = len(flow.devices.names) - 1 - len(blockdev.disks())
         flow._make_room(obj, 1 + rows + spare)
@@ -145,7 +147,7 @@ def test_only_the_busiest_disks_have_rows_where_memory_is_short() -> None:
         reads.read(idle, 20)
         of_all = completed([Disk(name) for name in blockdev.disks()])
         busier = sum(counts["read"] + counts["write"] + counts["discard"] >= 60 for counts in of_all.values())
-        memory = memory_of(busier)
+        memory = memory_of(busier, Options())
         with Trace("--memory", str(memory), "0.5") as trace:
             reads.made.clear()
             for disk in (busy, idle, idlest):
@@ -164,15 +166,30 @@ def test_only_the_busiest_disks_have_rows_where_memory_is_short() -> None:
     assert trace.summary["requests"]["lost"] == 0
 
 
-def test_a_disk_that_gets_busy_has_the_row_of_an_idle_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dump_has_the_names_that_disks_had(tmp_path: Path) -> None:
+    with ToFolder(tmp_path, "0.5", size="16M") as trace:
+        made, done = come_and_go(trace, "wpthr{}")
+    found, every = reads_of(trace.dumped, os.getpid()), reads_of(trace.dumped)
+    rows = of_devices(trace.summary["rows"], "operation")
+    for name, count in made.items():
+        assert 20 <= found[name] <= count
+        assert every[name] == rows[name]
+        assert found[name] <= done[name]
+
+
+@pytest.mark.parametrize("recorder", [None, RecorderSize(LONGEST_NS, 16 << 20)], ids=["", "recorder"])
+def test_a_disk_that_gets_busy_has_the_row_of_an_idle_one(
+    recorder: RecorderSize | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    options = Options(recorder=recorder)
     monkeypatch.setattr(devices, "_RANKED_S", 0.0)
     with ExitStack() as stack:
         there = [stack.enter_context(null_device(f"wptn{number}")) for number in range(12)]
         reads = _Reads()
         for disk in there[:2]:
             reads.read(disk, 5000)
-        flow = stack.enter_context(closing(PathFlow(Options(memory=memory_of(2)))))
-        flow.start(Reader())
+        flow = stack.enter_context(closing(PathFlow(options._replace(memory=memory_of(2, options)))))
+        start = flow.start(Reader())
         flow.begin()
         reads.made.clear()
         spare = flow.devices.names.count("")
@@ -202,3 +219,7 @@ def test_a_disk_that_gets_busy_has_the_row_of_an_idle_one(monkeypatch: pytest.Mo
         assert without == len(there) - 2 - spare
         assert found["other"] - in_rows["other"] == 10 * without
         assert found.total() == sum(reads.made.values())
+        if flow.flight_recorder is not None:
+            flow.flight_recorder.dump(tmp_path / "dump.wpt", start, flow.view)
+            again = replayed(tmp_path / "dump.wpt")
+            assert of_devices(again[-1]["rows"], "request") == found

@@ -6,10 +6,10 @@ from __future__ import annotations
 import stat
 import time
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 from wptrace.analysis.load import BUSY_MS, LOAD, READS, STAMPED
 from wptrace.bpf.object import BpfObject
@@ -32,6 +32,9 @@ OTHER = "other"
 
 # Where rows are too few, they go to devices with so many requests in this time.
 _RANKED_S, _BUSY = 10.0, 100
+
+# The number of changes of rows to remember.
+_CHANGES = 1 << 10
 
 # Spare rows for disks that appear later: limited by kernel memory, though at least one, and by number.
 _SPARE_BYTES, _SPARE = 4 << 20, 8
@@ -92,6 +95,16 @@ def spare(row_bytes: int) -> int:
     return max(min(_SPARE_BYTES // max(row_bytes, 1), _SPARE), 1)
 
 
+class Change(NamedTuple):
+    """A row that was given to another device."""
+
+    ns: int
+    """By the monotonic clock. Nothing of the earlier device ended later, and nothing of the other one began before."""
+    row: int
+    earlier: str
+    """The name of the earlier device; empty if the row was a spare one."""
+
+
 class Slots:
     """The row of each device. A new device gets a spare row, or that of the device that went away first.
 
@@ -100,6 +113,9 @@ class Slots:
 
     def __init__(self, names: Iterable[str], spare: int = 0, reused: bool = True) -> None:
         self.names = [*names, *[""] * spare]
+        self._changes = deque[Change](maxlen=_CHANGES)
+        self.known_since_ns = 0
+        """From when on it is known which device had which row."""
         self._reused = reused
         self._gone: list[int] = []
         self.waiting = False
@@ -120,8 +136,22 @@ class Slots:
         return found
 
     def rename(self, changes: Mapping[int, str]) -> None:
+        now = time.monotonic_ns()
         for row, name in changes.items():
+            if len(self._changes) == _CHANGES:
+                self.known_since_ns = self._changes[0].ns
+            self._changes.append(Change(now, row, self.names[row]))
             self.names[row] = name
+
+    def since(self, ns: int) -> Iterator[tuple[int, list[str]]]:
+        """Yield the names of the rows, newest first, and since when they had them: until those of `ns` are there."""
+        names = list(self.names)
+        for change in reversed(self._changes):
+            if change.ns < ns:
+                break
+            yield change.ns, list(names)
+            names[change.row] = change.earlier
+        yield ns, names
 
 
 def _completed(names: Iterable[str]) -> dict[str, int]:
@@ -304,14 +334,13 @@ class Devices:
         room: int = 0,
         permitted: int | None = None,
         reused: bool = True,
-        ranked: bool = True,
     ) -> None:
         """Give each device a row in the programs, which are not loaded yet, and keep spare ones.
 
         `make_room` sets the sizes of maps for so many rows. `room` is the number of spare ones; 0: as many as a small
         memory limit allows, if devices may come. All maps may take the `permitted` bytes, and else rows half of what
-        is free besides; if that is too little, only the busiest of all devices get rows: those of the moment, if they
-        are to be `ranked` while they are traced.
+        is free besides; if that is too little, only the busiest of all devices get rows: those of the moment, if rows
+        may be `reused`.
         """
         make_room(1)
         least = obj.planned_bytes
@@ -324,7 +353,7 @@ class Devices:
         counts = _completed(followed) if count < len(followed) else {}
         busiest = sorted(counts, key=lambda name: -counts[name])
         self.slots = Slots(names(one for one in self._followed if one.name not in busiest[count:]), room, reused)
-        if busiest and ranked and reused:
+        if busiest and reused:
             self._ranking = Ranking(counts, busiest[count:])
         self.names = self.slots.names
         make_room(len(self.names))

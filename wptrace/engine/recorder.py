@@ -7,6 +7,7 @@ import mmap
 import os
 import time
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -19,6 +20,7 @@ from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import HEADER as ENTRY
 from wptrace.capture.records import Names, Raw
 from wptrace.capture.writer import About, CaptureOutput
+from wptrace.engine.devices import Slots
 from wptrace.engine.recorder_size import RecorderSize
 from wptrace.errors import UsageError
 from wptrace.kernel import cpus, memory
@@ -63,6 +65,13 @@ class Whole(NamedTuple):
     @property
     def there(self) -> int:
         return sum(count for _, count in self.runs)
+
+
+class Piece(NamedTuple):
+    """Records that have the same names of devices."""
+
+    devices: Sequence[str]
+    order: Sequence[int]
 
 
 class Dump(NamedTuple):
@@ -114,9 +123,9 @@ class Recorder:
         if self._slow_ns is not None:
             obj.data.recorder_slow_ns = self._slow_ns
 
-    def start(self, obj: BpfObject, devices: Sequence[str] = ()) -> None:
-        """Give each CPU its area, after the load. Devices have their slots, and may change in place."""
-        self._obj, self._devices = obj, devices
+    def start(self, obj: BpfObject, devices: Slots | None = None) -> None:
+        """Give each CPU its area, after the load."""
+        self._obj, self._devices = obj, Slots(()) if devices is None else devices
         heads = self._obj.view("recorder_heads")
         for cpu, area in enumerate(self._areas):
             words = heads[cpu * _HEAD_BYTES : (cpu + 1) * _HEAD_BYTES].cast("I")
@@ -144,7 +153,7 @@ class Recorder:
         ends = memoryview(rows).cast("Q")[:: size // WORD]
         oldest = [ends[one.runs[0][0]] for one in areas if one.wrapped and one.runs]
         now = time.monotonic_ns()
-        begin_ns = max(self._start_ns, now - self._size.window_ns, *oldest)
+        begin_ns = max(self._start_ns, now - self._size.window_ns, self._devices.known_since_ns, *oldest)
         order, earlier = _ordered(ends, areas, begin_ns)
         names = self._names()
         offset = time.time_ns() - now
@@ -156,12 +165,16 @@ class Recorder:
         about = About(view, self._kinds, each=True, of_events=True)
         output = CaptureOutput(path, about)
         try:
-            sink = output.raw(self._obj, self._records, self._devices, statement_of=self._statement_of)
+            pieces = self._by_devices(ends, order, begin_ns)
+            devices = list(pieces[0].devices)
+            sink = output.raw(self._obj, self._records, devices, statement_of=self._statement_of)
             output.start(start._replace(notes=[*(one for one in start.notes if one not in self._notes), *notes]))
             output.name(names)
-            for entries in _entries(rows, size, order):
-                sink(memoryview(entries))
-                unnamed += self._unnamed(entries, names)
+            for piece in pieces:
+                devices[:] = piece.devices
+                for entries in _entries(rows, size, piece.order):
+                    sink(memoryview(entries))
+                    unnamed += self._unnamed(entries, names)
             output.flush()
             noted = {
                 OVERWRITTEN: sum(one.written - one.there - one.torn for one in areas),
@@ -179,6 +192,19 @@ class Recorder:
         finally:
             output.close()
         return Dump(path, count, begin_ns + offset, now + offset)
+
+    def _by_devices(self, ends: memoryview, order: Sequence[int], since_ns: int) -> list[Piece]:
+        """Split records by the names that devices had when they ended; they are in order of that."""
+        periods = list(self._devices.since(since_ns))
+        if len(periods) == 1:
+            return [Piece(periods[0][1], order)]
+        times = [ends[place] for place in order]
+        found, until = [], len(order)
+        for ns, names in periods:
+            begin = bisect_left(times, ns, 0, until)
+            found.append(Piece(names, order[begin:until]))
+            until = begin
+        return found[::-1]
 
     def _unnamed(self, entries: bytearray, names: Names) -> int:
         """How many records lack the name of their thread, or of their file."""

@@ -291,6 +291,38 @@ def test_where_rows_keep_what_they_have_no_slot_is_given_away() -> None:
     assert not made.waiting
 
 
+def test_rows_have_the_names_of_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [10]
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now[0])
+    made = slots("sda", spare=1)
+    for now[0], there in ((20, ["sda", "sdb"]), (30, ["sdb"]), (40, ["sdb", "sdc"]), (50, []), (60, ["sdd"])):
+        come(made, *there)
+    assert made.names == ["other", "sdd", "sdb"]
+    assert list(made.since(0)) == [
+        (60, ["other", "sdd", "sdb"]),
+        (40, ["other", "sdc", "sdb"]),
+        (20, ["other", "sda", "sdb"]),
+        (0, ["other", "sda", ""]),
+    ]
+    assert list(made.since(41)) == [(60, ["other", "sdd", "sdb"]), (41, ["other", "sdc", "sdb"])]
+    assert list(made.since(61)) == [(61, ["other", "sdd", "sdb"])]
+
+
+def test_names_are_known_since_the_first_change_that_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_CHANGES", 2)
+    now = [0]
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now[0])
+    made = slots(spare=4)
+    there: list[str] = []
+    since = []
+    for now[0], name in ((10, "sda"), (20, "sdb"), (30, "sdc"), (40, "sdd")):
+        there.append(name)
+        come(made, *there)
+        since.append(made.known_since_ns)
+    assert since == [0, 0, 10, 20]
+    assert list(made.since(20))[-1] == (20, ["other", "sda", "sdb", "", ""])
+
+
 @given(scans=st.lists(st.sets(st.sampled_from("abcdefgh")), max_size=30), spare=st.integers(0, 4))
 def test_no_two_devices_have_one_slot(scans: list[set[str]], spare: int) -> None:
     made = slots("a", "b", spare=spare)

@@ -201,7 +201,7 @@ class BlockFlow(DeviceFlow):
             self._ring = Ring.of(obj.maps["records"], self._requests.layout, sink)
             reader.add(self._ring, self._take, rate=RATE)
         if self._flight is not None:
-            self._flight.start(obj, names)
+            self._flight.start(obj, self._devices.slots)
         return self._started(self._filters(), self._sources(loaded), self._notes(loaded))
 
     def _filters(self) -> dict[str, Any]:
@@ -222,7 +222,7 @@ class BlockFlow(DeviceFlow):
             obj.maps["records"].max_entries = self._options.ring_bytes
             obj.data.slow_ns = self._options.slow_ns
         filters.apply(obj.bss, self._options.filter, self.filters)
-        self._devices.place(obj, by_operation(obj), permitted=self._options.memory, ranked=self._flight is None)
+        self._devices.place(obj, by_operation(obj), permitted=self._options.memory)
         if self._options.filter:
             obj.bss.trace_unlisted = False
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader, Ring
 from wptrace.engine.cells import Cells
-from wptrace.engine.devices import DeviceCells
+from wptrace.engine.devices import DeviceCells, Slots
 from wptrace.engine.filters import Filter
 from wptrace.engine.hooks import Hook
 from wptrace.engine.resolver import Loaded
@@ -30,8 +30,7 @@ class Tracing(NamedTuple):
     """A trace with its programs attached."""
 
     loaded: Loaded
-    names: Sequence[str]
-    """Names of devices by slot; changed in place."""
+    slots: Slots
     reader: Reader
     recorder: CaptureOutput | None
     code: Mapping[str, tuple[int, int]]
@@ -40,6 +39,11 @@ class Tracing(NamedTuple):
     @property
     def obj(self) -> BpfObject:
         return self.loaded.obj
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Names of devices by slot; changed in place."""
+        return self.slots.names
 
     def set_code(self, table: str, functions: Sequence[str]) -> None:
         """Fill the tables `TABLE_begin` and `TABLE_bytes` of the programs with where these functions lie."""

@@ -143,11 +143,7 @@ class PathFlow(DeviceFlow):
             setattr(obj.rodata, name, False)
         for part in self._parts:
             part.prepare(obj)
-        # Records in the recorder have the numbers of rows, so those stay what they are.
-        ranked = self._options.recorder is None
-        self._devices.place(
-            obj, lambda rows: self._make_room(obj, rows), self._options.spare, self._options.memory, ranked=ranked
-        )
+        self._devices.place(obj, lambda rows: self._make_room(obj, rows), self._options.spare, self._options.memory)
         if self._object == self.object:
             filters.apply(obj.bss, self._options.filter, self.filters)
 
@@ -173,7 +169,7 @@ class PathFlow(DeviceFlow):
         obj = loaded.obj
         self._books = Books(loaded, self._counts, self._devices.everything)
         code = symbols.code(dict(item for part in self._parts for item in part.functions(loaded).items()))
-        tracing = Tracing(loaded, self._devices.names, reader, self.recorder, code)
+        tracing = Tracing(loaded, self._devices.slots, reader, self.recorder, code)
         for part in self._parts:
             part.start(tracing)
             if part.ring is not None:

@@ -39,7 +39,7 @@ class RecorderPart(Part):
         self.recorder.prepare(obj)
 
     def start(self, tracing: Tracing) -> None:
-        self.recorder.start(tracing.obj, tracing.names)
+        self.recorder.start(tracing.obj, tracing.slots)
 
     def notes(self, loaded: Loaded) -> list[str]:
         return self.recorder.notes()
