@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from wptrace.flows.io.joined import JOINED
+    from wptrace.flows.io.guests.joined import JOINED
 
     common.require_one_form(options)
     common.require_stage(options.hist, (JOINED,))
@@ -145,7 +145,7 @@ def _recorder(
 ) -> CaptureOutput | None:
     """The capture of the join, which begins when the guest's did."""
     from wptrace.capture.writer import About, CaptureOutput
-    from wptrace.flows.io.joined import JOINED
+    from wptrace.flows.io.guests.joined import JOINED
 
     if options.capture is None:
         return None

@@ -16,7 +16,7 @@ from wptrace.capture.reader import Capture, Head, Records
 from wptrace.capture.spec import LATEST_NS
 from wptrace.capture.writer import CaptureOutput
 from wptrace.errors import WptraceError
-from wptrace.flows.io.join import Recorded, Recordings
+from wptrace.flows.io.guests.join import Recorded, Recordings
 from wptrace.flows.io.kinds import HIT, OPERATION, REQUEST
 from wptrace.flows.io.parts import kicks
 from wptrace.flows.io.records import RECORDS

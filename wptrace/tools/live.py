@@ -17,8 +17,8 @@ from wptrace.capture.reader import Arriving
 from wptrace.capture.writer import CaptureOutput
 from wptrace.engine import resource
 from wptrace.errors import WptraceError
-from wptrace.flows.io.join import Following
-from wptrace.flows.io.joined import JOINED, whose
+from wptrace.flows.io.guests.join import Following
+from wptrace.flows.io.guests.joined import JOINED, whose
 from wptrace.flows.io.records import RECORDS
 from wptrace.kernel.clock import day_and_time, realtime_error_ns
 from wptrace.model.anchor import Anchor

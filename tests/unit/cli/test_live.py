@@ -31,8 +31,8 @@ from wptrace.capture.records import HEADER
 from wptrace.capture.writer import About, CaptureOutput
 from wptrace.cli.main import main
 from wptrace.errors import UsageError, WptraceError
-from wptrace.flows.io import join as joining
-from wptrace.flows.io.joined import JOINED, Sums
+from wptrace.flows.io.guests import join as joining
+from wptrace.flows.io.guests.joined import JOINED, Sums
 from wptrace.flows.io.records import RECORDS
 from wptrace.model.book import RING_FULL
 from wptrace.model.report import Event

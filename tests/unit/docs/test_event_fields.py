@@ -14,7 +14,7 @@ from wptrace.engine.definition import shipped
 from wptrace.engine.definition.kinds import kind_of
 from wptrace.flows import cpu, irqoff
 from wptrace.flows.io import block, kinds
-from wptrace.flows.io.joined import JOINED
+from wptrace.flows.io.guests.joined import JOINED
 from wptrace.model.kind import Kind
 
 SCHEMA = json.loads((ROOT / "docs/schema.json").read_text())["$defs"]

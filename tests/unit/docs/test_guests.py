@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tests.unit.docs.pages import section, tables, text
 from wptrace.correlation.clocks import WANDER_PPM
-from wptrace.flows.io.joined import CAUSES, JOINED
+from wptrace.flows.io.guests.joined import CAUSES, JOINED
 from wptrace.flows.io.kinds import STAGES
 
 

@@ -28,7 +28,7 @@ from wptrace.engine import filters
 from wptrace.engine.filters import Filter
 from wptrace.flows import discover
 from wptrace.flows.io import block as io_block
-from wptrace.flows.io.joined import JOINED
+from wptrace.flows.io.guests.joined import JOINED
 from wptrace.flows.io.kinds import KINDS, SLEEP, WITHIN
 from wptrace.flows.io.options import FS, SAMPLE, SAVINGS
 from wptrace.flows.io.parts import owners

@@ -14,8 +14,8 @@ import pytest
 from wptrace.bpf.maps import Map
 from wptrace.engine.cells import Cells
 from wptrace.flows.io.kinds import OPERATION, REQUEST_STAGES, SPARSE
-from wptrace.flows.io.part import Distributions
 from wptrace.flows.io.parts.counts import Counts
+from wptrace.flows.io.parts.part import Distributions
 from wptrace.model.distribution import SLOTS, Distribution, index
 from wptrace.model.kind import TOTAL
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`wptrace io`: the whole path of reads and writes, from the system call to the device and back to the task.
 
-Each option adds a part (wptrace/flows/io/part.py); this module holds them together. With `--level request` operations
-are not followed: if only system calls reveal them, every system call of the machine pays for that.
+Each option adds a part (wptrace/flows/io/parts/part.py); this module holds them together. With `--level request`
+operations are not followed: if only system calls reveal them, every system call of the machine pays for that.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from wptrace.flows.io.books import Books, Unseen
 from wptrace.flows.io.hooks import HOOKS, TICK_NS
 from wptrace.flows.io.kinds import KINDS, OPERATION, OWNED_HIT, OWNED_OPERATION, REQUEST, REQUEST_KINDS
 from wptrace.flows.io.options import FILTERS, Options
-from wptrace.flows.io.part import Distributions, Part, Tracing
 from wptrace.flows.io.parts.counts import Counts
 from wptrace.flows.io.parts.file_systems import FileSystems
+from wptrace.flows.io.parts.part import Distributions, Part, Tracing
 from wptrace.flows.io.request_events import timed_out_bit
 from wptrace.flows.io.state import in_use, values_in_flight, waiting
 from wptrace.kernel import blockdev, cpus, symbols, tasks

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from wptrace.flows.io.join import Following
+from wptrace.flows.io.guests.join import Following
 from wptrace.flows.io.kinds import OPERATION
 from wptrace.model.report import Event
 

@@ -166,7 +166,7 @@ print(*(name for name in sys.modules if name.startswith("wptrace.flows.io.parts.
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) == {
-        f"wptrace.flows.io.parts.{name}" for name in ("counts", "file_systems", "waits")
+        f"wptrace.flows.io.parts.{name}" for name in ("counts", "file_systems", "part", "waits")
     }
 
 

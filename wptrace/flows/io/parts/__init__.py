@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of the path flow: a module for each, in the shape of wptrace/flows/io/part.py."""
+"""The options of the path flow: a module for each, in the shape of wptrace/flows/io/parts/part.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wptrace.engine.filters.task import PID
 from wptrace.errors import UsageError
 from wptrace.flows.io.kinds import KINDS, REQUEST_KINDS
 from wptrace.flows.io.options import CGROUP, DEVICE, STATEMENT, UNIT, Options
-from wptrace.flows.io.part import Part
+from wptrace.flows.io.parts.part import Part
 from wptrace.kernel.cgroup_names import CgroupNames
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from wptrace.bpf.object import BpfObject
 from wptrace.engine.devices import DeviceCells
 from wptrace.flows.io.kinds import HIT, OPERATION, REQUEST, REQUEST_STAGES, SLEEP, SPARSE
-from wptrace.flows.io.part import Distributions, Part, Tracing
+from wptrace.flows.io.parts.part import Distributions, Part, Tracing
 from wptrace.model.distribution import merge_stages
 from wptrace.model.kind import TOTAL, Group, Kind
 from wptrace.model.report import BYTES

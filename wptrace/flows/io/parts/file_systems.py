@@ -12,7 +12,7 @@ from wptrace.engine.resolver import Loaded
 from wptrace.flows.io import hooks
 from wptrace.flows.io.causes import UNWATCHED
 from wptrace.flows.io.operations import FILES, MODULES, is_watched, notes
-from wptrace.flows.io.part import Part, Tracing
+from wptrace.flows.io.parts.part import Part, Tracing
 from wptrace.kernel import mounts
 from wptrace.kernel.mounts import Place
 from wptrace.model.book import Cause

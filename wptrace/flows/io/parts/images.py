@@ -11,7 +11,7 @@ from wptrace.capture.spec import signed, text
 from wptrace.engine.resolver import Loaded
 from wptrace.flows.io.hooks import OPERATION
 from wptrace.flows.io.operations import AIO, URING, unseen_interfaces
-from wptrace.flows.io.part import Part
+from wptrace.flows.io.parts.part import Part
 from wptrace.kernel.guests import Guest, Image
 from wptrace.model.report import Event
 

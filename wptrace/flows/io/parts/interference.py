@@ -11,7 +11,7 @@ from wptrace.engine.devices import DeviceCells
 from wptrace.engine.resolver import Loaded
 from wptrace.flows.io.hooks import TICK_NS
 from wptrace.flows.io.kinds import CONTROLLERS, INTERFERENCES, OPERATION, REQUEST
-from wptrace.flows.io.part import Distributions, Part, Tracing
+from wptrace.flows.io.parts.part import Distributions, Part, Tracing
 from wptrace.kernel import privileges
 
 # The functions in which tasks sleep for each controller; io.max does not put tasks to sleep.

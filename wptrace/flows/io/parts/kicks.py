@@ -11,7 +11,7 @@ from wptrace.bpf.ring import Record, Ring
 from wptrace.capture.records import Raw
 from wptrace.correlation.kicks import Signal
 from wptrace.flows.io.hooks import KICKS
-from wptrace.flows.io.part import Part, Tracing
+from wptrace.flows.io.parts.part import Part, Tracing
 from wptrace.kernel.system_calls import numbers
 from wptrace.kernel.tasks import comm
 

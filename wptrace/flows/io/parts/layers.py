@@ -11,7 +11,7 @@ from wptrace.bpf.object import BpfObject
 from wptrace.engine.devices import DeviceCells, Devices, Slots, Table, spare
 from wptrace.errors import UsageError
 from wptrace.flows.io.kinds import LAYER
-from wptrace.flows.io.part import Part, Tracing
+from wptrace.flows.io.parts.part import Part, Tracing
 from wptrace.kernel import blockdev
 
 # The maximum of bios in flight.

@@ -10,8 +10,8 @@ from typing import Any
 from wptrace.analysis.neighbours import COUNT, HAD, KINDS, MEANWHILE, NS, WAITED, Owner, folded
 from wptrace.bpf.object import BpfObject
 from wptrace.flows.io.causes import OWNER_FULL
-from wptrace.flows.io.part import Distributions, Part, Tracing
 from wptrace.flows.io.parts.owners import Owners
+from wptrace.flows.io.parts.part import Distributions, Part, Tracing
 from wptrace.model.kind import NOBODY, OTHERS, Group
 from wptrace.model.report import BYTES, Counters
 

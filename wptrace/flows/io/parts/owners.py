@@ -27,7 +27,7 @@ from wptrace.flows.io.kinds import (
 )
 from wptrace.flows.io.operations import call
 from wptrace.flows.io.options import CALL, CGROUP, COMM, DEVICE, DIR, FILE, PROCESS, STATEMENT, THREAD, UNIT
-from wptrace.flows.io.part import Distributions, Part, Tracing
+from wptrace.flows.io.parts.part import Distributions, Part, Tracing
 from wptrace.flows.io.request_events import counted
 from wptrace.flows.io.state import path_in, path_layout, values_in_flight
 from wptrace.kernel import cpus

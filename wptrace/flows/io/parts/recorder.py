@@ -16,7 +16,7 @@ from wptrace.engine.recorder import HALF, WORD, Recorder, mapped
 from wptrace.engine.recorder_size import RecorderSize
 from wptrace.engine.resolver import Loaded
 from wptrace.flows.io.kinds import OPERATION
-from wptrace.flows.io.part import Part, Tracing
+from wptrace.flows.io.parts.part import Part, Tracing
 from wptrace.flows.io.recorded import FLAGS, RECORDED
 from wptrace.flows.io.records import OwnersOfRecords
 from wptrace.flows.io.state import path_in, path_layout

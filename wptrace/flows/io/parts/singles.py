@@ -12,7 +12,7 @@ from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import LINE_RATE, RATE, RAW_RATE, Record, Ring
 from wptrace.engine.flow import NEVER_NS
 from wptrace.flows.io.options import Options
-from wptrace.flows.io.part import Part, Tracing
+from wptrace.flows.io.parts.part import Part, Tracing
 from wptrace.flows.io.records import Stories, as_asked
 from wptrace.flows.io.rules import InTheWay
 from wptrace.kernel import cpus

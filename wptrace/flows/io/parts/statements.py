@@ -11,8 +11,8 @@ from wptrace.analysis.statements import OFF
 from wptrace.bpf.object import BpfObject
 from wptrace.engine.resolver import Loaded
 from wptrace.flows.io.options import STATEMENT
-from wptrace.flows.io.part import Distributions, Tracing
 from wptrace.flows.io.parts.origins import Origins
+from wptrace.flows.io.parts.part import Distributions, Tracing
 from wptrace.flows.io.parts.texts import Texts
 from wptrace.flows.io.records import OwnersOfRecords
 from wptrace.kernel.servers import PROGRAMS, VARIABLE, Program, Programs, visit

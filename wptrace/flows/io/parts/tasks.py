@@ -11,7 +11,7 @@ from wptrace.engine.filters import Filter
 from wptrace.engine.filters.task import PID
 from wptrace.flows.io.causes import EXITED
 from wptrace.flows.io.hooks import CHILDREN
-from wptrace.flows.io.part import Part, Tracing
+from wptrace.flows.io.parts.part import Part, Tracing
 from wptrace.kernel import tasks
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.model.book import Cause

@@ -14,8 +14,8 @@ from typing import Any
 from wptrace.analysis import statements
 from wptrace.bpf.object import BpfObject
 from wptrace.flows.io.kinds import NO_UNIT, TEXT_FIELDS, TEXT_LABELS, UNREAD
-from wptrace.flows.io.part import Tracing
 from wptrace.flows.io.parts.owners import Owners
+from wptrace.flows.io.parts.part import Tracing
 from wptrace.flows.io.records import OwnersOfRecords
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.kernel.privileges import require_reading

@@ -16,7 +16,7 @@ from wptrace.engine.resolver import Loaded
 from wptrace.flows.io.hooks import UNIT_BEGIN, UNIT_END, UNIT_LATER
 from wptrace.flows.io.kinds import NO_UNIT
 from wptrace.flows.io.options import UNIT
-from wptrace.flows.io.part import Tracing
+from wptrace.flows.io.parts.part import Tracing
 from wptrace.flows.io.parts.texts import Texts
 from wptrace.kernel import binaries
 from wptrace.kernel.binaries import Spot

@@ -15,8 +15,8 @@ from wptrace.engine.cells import Cells
 from wptrace.engine.resolver import Loaded
 from wptrace.flows.io.hooks import BY_STACK, JOURNAL_WAITS, READS_STACKS, SWITCH
 from wptrace.flows.io.options import WAITS_NS
-from wptrace.flows.io.part import Distributions, Part, Tracing
 from wptrace.flows.io.parts.counts import Counts
+from wptrace.flows.io.parts.part import Distributions, Part, Tracing
 from wptrace.flows.io.wait_reasons import (
     DIRTY_LIMIT,
     NOT_KNOWN,

@@ -8,7 +8,7 @@ import os
 from wptrace.bpf.object import BpfObject
 from wptrace.engine.devices import DeviceCells
 from wptrace.flows.io.kinds import WRITEBACK, WRITEBACK_STAGES
-from wptrace.flows.io.part import Part, Tracing
+from wptrace.flows.io.parts.part import Part, Tracing
 
 # With the default vm.dirty_ratio at most this fraction of all pages is dirty; its table takes at most 28 MB.
 _SHARE = 4

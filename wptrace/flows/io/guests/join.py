@@ -19,7 +19,7 @@ from wptrace.correlation.guests import WHOLE, Asked, Disk, Served
 from wptrace.correlation.kicks import Kick, Kicks, Signal, Work
 from wptrace.engine import resource
 from wptrace.errors import WptraceError
-from wptrace.flows.io.joined import (
+from wptrace.flows.io.guests.joined import (
     JOINED,
     JUMPED,
     UNASKED,
