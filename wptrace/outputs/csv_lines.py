@@ -14,7 +14,7 @@ from wptrace.model.kind import NOBODY, UNATTRIBUTED, Kind
 from wptrace.model.report import Event, Output, Start
 from wptrace.model.rows import Number
 from wptrace.outputs import lines
-from wptrace.outputs.forms import Form
+from wptrace.outputs.forms import Form, encoded
 from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text.words import is_nobody, printable
 
@@ -94,13 +94,13 @@ class CsvLines(lines.LineOutput):
 
 
 @lru_cache(_KNOWN)
-def _largest(names: Sequence[str]) -> Callable[[tuple[int, ...]], str]:
+def _largest(names: Sequence[str]) -> Callable[[tuple[int, ...]], bytes]:
     """Return the name of the largest stage, by what each took."""
-    cells = [_quoted(name) for name in names]
+    cells = [encoded(_quoted(name)) for name in names]
 
-    def largest(took: tuple[int, ...]) -> str:
+    def largest(took: tuple[int, ...]) -> bytes:
         most = max(took)
-        return cells[took.index(most)] if most else ""
+        return cells[took.index(most)] if most else b""
 
     return largest
 

@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of rows without an event for each: the line of the first of those that are alike is the form of all others."""
+"""Lines of rows without an event for each: the line of the first of those that are alike is the form of all others.
+
+They are made as bytes, in which numbers are formatted in three quarters of the time that texts take.
+"""
 
 from __future__ import annotations
 
+import codecs
+import io
 from collections.abc import Sequence
-from typing import Any, Callable
+from typing import Any, Callable, TextIO
 
 from wptrace.model.report import Event
 from wptrace.model.rows import Part, Row, Rows, Shape, Source
 
-_Filled = Callable[..., str]
+_Filled = Callable[..., bytes]
 
 # With more tasks or files than this, lines are made more slowly.
 _MOST_FORMS, _MOST_TEXT = 1 << 14, 1 << 24
@@ -32,7 +37,7 @@ def lines(rows, forms, learn, {variables}):
                 add(form(r, {variables}))
                 continue
         others.append((len(found), r))
-        add("")
+        add(b"")
     return found, others
 """
 _FILLED = """
@@ -43,15 +48,20 @@ _DAMAGED = (ArithmeticError, LookupError, OSError, TypeError, ValueError)
 """Errors raised by forged rows."""
 
 
-class Texts(dict[Any, str]):
+def encoded(text: str) -> bytes:
+    """Encode as the streams of outputs do."""
+    return text.encode("utf-8", "backslashreplace")
+
+
+class Texts(dict[Any, bytes]):
     """Texts by what they are made of, so many at most."""
 
     def __init__(self, make: Callable[[Any], str]) -> None:
         super().__init__()
         self._make = make
 
-    def __missing__(self, key: Any) -> str:
-        text = self._make(key)
+    def __missing__(self, key: Any) -> bytes:
+        text = encoded(self._make(key))
         if len(self) >= _MOST_TEXTS:
             self.clear()
         self[key] = text
@@ -98,8 +108,20 @@ class Forms:
         self._make, self._line, self._part, self._names = make, line, part, names
         self._known: dict[Source, _Known] = {}
 
-    def lines(self, rows: Rows) -> str | None:
-        """None where it cannot be said for all of them."""
+    def write(self, rows: Rows, stream: TextIO) -> bool:
+        """Write their lines; false, and none of them, where they cannot be made for all rows."""
+        lines = self._lines(rows)
+        if lines is None:
+            return False
+        if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name == "utf-8":
+            # What was written as text is before them.
+            stream.flush()
+            stream.buffer.write(lines)
+        else:
+            stream.write(lines.decode())
+        return True
+
+    def _lines(self, rows: Rows) -> bytes | None:
         source, shape = rows.source, rows.source.shape
         if shape is None:
             return None
@@ -113,10 +135,10 @@ class Forms:
             if others:
                 events = source.made([row for _, row in others], rows.variables)
                 for (place, _), event in zip(others, events):
-                    found[place] = self._line(event)
+                    found[place] = encoded(self._line(event))
         except _DAMAGED:
             return None
-        return "".join(found)
+        return b"".join(found)
 
 
 class _Known:
@@ -137,14 +159,14 @@ class _Known:
         self._variables = ", ".join(shape.variables)
         self._lines = self._compiled(_LINES, "lines", usual=shape.usual, key=shape.key)
         self._forms: dict[Any, _Filled | bool | None] = {}
-        self._codes: dict[str, Callable[[str, Sequence[Any]], _Filled]] = {}
+        self._codes: dict[str, Callable[[bytes, Sequence[Any]], _Filled]] = {}
         self._size = 0
 
-    def lines(self, rows: Sequence[Row], variables: tuple[Any, ...]) -> tuple[list[str], list[tuple[int, Row]]]:
+    def lines(self, rows: Sequence[Row], variables: tuple[Any, ...]) -> tuple[list[bytes], list[tuple[int, Row]]]:
         def learn(key: Any, row: Row) -> _Filled | bool:
             return self._learnt(key, row, variables)
 
-        found: tuple[list[str], list[tuple[int, Row]]] = self._lines(rows, self._forms, learn, *variables)
+        found: tuple[list[bytes], list[tuple[int, Row]]] = self._lines(rows, self._forms, learn, *variables)
         return found
 
     def _learnt(self, key: Any, row: Row, variables: tuple[Any, ...]) -> _Filled | bool:
@@ -170,7 +192,7 @@ class _Known:
             if len(self._codes) >= _MOST_CODES:
                 self._codes.clear()
             make = self._codes[codes] = self._compiled(_FILLED, "make", codes=codes)
-        return make(form.template, form.constants)
+        return make(encoded(form.template), form.constants)
 
     def _compiled(self, source: str, name: str, **parts: str) -> Callable[..., Any]:
         """All parts are codes of this package, in which numbers alone depend on what was read."""

@@ -16,7 +16,7 @@ from wptrace.model.kind import OWNER, TEXTS, Kind
 from wptrace.model.report import Event, InFlight, Output, QuietOutput, Report, Start
 from wptrace.model.rows import Number, Rows, code_of
 from wptrace.outputs import text
-from wptrace.outputs.forms import Form, Forms, Texts
+from wptrace.outputs.forms import Form, Forms, Texts, encoded
 from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text.words import ends, group, padded, printable, task
 
@@ -73,12 +73,11 @@ class LineOutput(QuietOutput):
                 self.write(event)
 
     def rows(self, rows: Rows) -> bool:
-        lines = "" if self.gone else self._forms.lines(rows)
-        if lines is None:
-            return False
-        with self._reader():
-            self._stream.write(lines)
-        return True
+        written = True
+        if not self.gone:
+            with self._reader():
+                written = self._forms.write(rows, self._stream)
+        return written
 
     def flush(self) -> None:
         if not self.gone:
@@ -270,18 +269,18 @@ def _add_largest(event: Event, form: Form) -> None:
 
 
 @lru_cache(_KNOWN)
-def _shares(names: Sequence[str]) -> Callable[[tuple[int, ...], int], str]:
+def _shares(names: Sequence[str]) -> Callable[[tuple[int, ...], int], bytes]:
     """Return the same by what each stage took, and the total."""
     cells = Texts(lambda key: _cell(f"{names[key[0]]} {key[1]}%", _LARGEST, False))
-    nothing = _cell(_NOTHING, _LARGEST, False)
+    nothing = encoded(_cell(_NOTHING, _LARGEST, False))
 
-    def largest(took: tuple[int, ...], total: int) -> str:
+    def largest(took: tuple[int, ...], total: int) -> bytes:
         most = max(took)
         if not most:
             return nothing
         at = took.index(most)
         if total <= 0:
-            return _cell(f"{names[at]} {most / total:.0%}" if total else names[at], _LARGEST, False)
+            return encoded(_cell(f"{names[at]} {most / total:.0%}" if total else names[at], _LARGEST, False))
         # To the even one of two, as a format does.
         return cells[at, round(most / total * 100)]
 

@@ -71,11 +71,7 @@ class NdjsonOutput(QuietOutput):
         self._stream.write(self._line(event))
 
     def rows(self, rows: Rows) -> bool:
-        lines = self._forms.lines(rows)
-        if lines is None:
-            return False
-        self._stream.write(lines)
-        return True
+        return self._forms.write(rows, self._stream)
 
     def _line(self, event: Event) -> str:
         return encoded(line_of(event, self._labels(event.group))) + "\n"

@@ -282,6 +282,33 @@ def test_what_is_no_number_is_told_one_by_one(obj: BpfObject) -> None:
     assert not output.rows(Rows([tuple(row)] * 3, stories))
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "UTF8", "latin-1", "ascii"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_stream_of_any_encoding_has_all_lines_in_order(form: str, encoding: str, obj: BpfObject) -> None:
+    stories = stories_of(obj, "interference")
+    rows = [usual(obj, stories, path="größe €\0".encode(), path_end=12, end_ns=1000 + at) for at in range(3)]
+    found = Rows(rows, stories)
+    written = []
+    for as_rows in (True, False):
+        file = io.BytesIO()
+        stream = io.TextIOWrapper(file, encoding=encoding, errors="backslashreplace", newline="")
+        output: Any = make(form, stream, "stages", PLAIN)
+        output.start(Start("io", "path", "6.12", {}, [], KINDS, []))
+        for _ in range(2):
+            if as_rows:
+                assert output.rows(found)
+            else:
+                for event in found:
+                    output.event(event)
+            stream.write("text\n")
+        stream.flush()
+        written.append(file.getvalue())
+    assert written[0] == written[1]
+    assert written[0].count(b"text\n") == 2
+    name = "gr\\u00f6\\u00dfe \\u20ac" if form == NDJSON else "größe €"
+    assert written[0].count(name.encode(encoding, "backslashreplace")) == 6
+
+
 def test_numbers_know_how_they_are_computed() -> None:
     end, start = Number.of(30, "r[1]"), Number.of(10, "r[0]")
     r, wall = (10, 30), 5
