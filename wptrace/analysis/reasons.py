@@ -171,7 +171,7 @@ def blame(difference: Difference, advice: Mapping[str, str]) -> Blame | None:
     grew = part.ns > 0
     wait = _wait(difference, main, part) if grew else ""
     look = advice.get(wait, "")
-    if not look and part.stage and grew:
+    if not look and part.stage in main.kind and grew:
         metric = main.kind[part.stage]
         look = metric.advice or metric.meaning
     return Blame(

@@ -13,7 +13,7 @@ from wptrace.analysis.split import Class, Sums
 from wptrace.flows.io.kinds import KINDS, OPERATION, WITHIN
 from wptrace.model.book import Book
 from wptrace.model.distribution import Distribution, index
-from wptrace.model.kind import OPERATIONS, REQUESTS, TOTAL, Group
+from wptrace.model.kind import OPERATIONS, REQUESTS, TOTAL, Group, Kind
 from wptrace.model.report import BYTES, Overhead, Report, Source, Start, arranged
 from wptrace.model.units import size as sized
 
@@ -48,10 +48,12 @@ def side(
     seconds: int = 10,
     unsteady: float = 0.0,
     name: str = "a",
+    kind: Kind = OPERATION,
     **start: object,
 ) -> Side:
     """Make a recording. Times of each second are scaled by a factor around 1, which `unsteady` spreads."""
     stretches = []
+    columns = columns_of(kind)
     for second in range(seconds):
         classes: dict[str, dict[Class, Sums]] = {}
         factor = rand.lognormvariate(0.0, unsteady) if unsteady else 1.0
@@ -61,25 +63,26 @@ def side(
             if count:
                 key = (load.dev, load.owner, sized(load.bytes))
                 into = classes.setdefault(load.op, {})
-                made = _sums(load, count, factor, rand)
-                into.setdefault(key, Sums(len(COLUMNS))).add(made)
+                made = _sums(load, count, factor, rand, columns)
+                into.setdefault(key, Sums(len(columns))).add(made)
         stretches.append(Stretch((second + 1) * SECOND, SECOND, classes))
-    return of_stretches(stretches, name, **start)
+    return of_stretches(stretches, name, kind, **start)
 
 
-def of_stretches(stretches: Sequence[Stretch], name: str = "a", **start: object) -> Side:
+def of_stretches(stretches: Sequence[Stretch], name: str = "a", kind: Kind = OPERATION, **start: object) -> Side:
+    columns = columns_of(kind)
     whole: dict[str, dict[Class, Sums]] = {}
     for stretch in stretches:
         for op, inner in stretch.classes.items():
             for key, one in inner.items():
-                whole.setdefault(op, {}).setdefault(key, Sums(len(COLUMNS))).add(one)
+                whole.setdefault(op, {}).setdefault(key, Sums(len(columns))).add(one)
     cells: dict[Group, dict[str, Distribution]] = {}
     counters: dict[Group, dict[str, int]] = {}
     for op, inner in whole.items():
         for key, one in inner.items():
-            group = OPERATION.group(key[0], op)
+            group = kind.group(key[0], op)
             there = cells.setdefault(group, {})
-            for place, metric in enumerate((TOTAL, *COLUMNS[:-1])):
+            for place, metric in enumerate((TOTAL, *columns[:-1])):
                 found = Distribution()
                 found.count, found.sum, found.sumsq = one.count, one.times[place], one.squares[place]
                 found.max = found.sum
@@ -91,18 +94,18 @@ def of_stretches(stretches: Sequence[Stretch], name: str = "a", **start: object)
     books = {OPERATIONS: Book.read(count, count, {}, {}), REQUESTS: Book()}
     duration = sum(one.duration_ns for one in stretches)
     report = Report("summary", duration, duration, books, arranged(cells, KINDS), counters, Overhead(0, 0, 0, 0, 0, 0))
-    sources = [Source(stage, "tp") for stage in COLUMNS[:-1]]
+    sources = [Source(stage, "tp") for stage in columns[:-1]]
     begin = Start("io", "path", "6.12.0", {"dev": ["sda"]}, sources, KINDS, [], file=f"{name}.wpt")._replace(**start)  # type: ignore[arg-type]
-    measured = {OPERATION.name: Measured(OPERATION, LABELS, COLUMNS, whole, stretches)}
+    measured = {kind.name: Measured(kind, LABELS, columns, whole, stretches)}
     return Side(f"{name}.wpt", begin, report, SECOND, measured)
 
 
-def _sums(load: Load, count: int, factor: float, rand: random.Random) -> Sums:
-    sums = Sums(len(COLUMNS))
+def _sums(load: Load, count: int, factor: float, rand: random.Random, columns: Sequence[str]) -> Sums:
+    sums = Sums(len(columns))
     sums.count, sums.bytes = count, count * load.bytes
     totals = [0] * count
     for stage, (median, spread) in load.stages.items():
-        at = COLUMNS.index(stage) + 1
+        at = columns.index(stage) + 1
         values = [round(median * factor * rand.lognormvariate(0.0, spread)) for _ in range(count)]
         sums.times[at], sums.squares[at] = sum(values), sum(value * value for value in values)
         totals = [one + two for one, two in zip(totals, values)]

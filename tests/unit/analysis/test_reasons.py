@@ -12,10 +12,11 @@ import pytest
 from tests.unit.analysis.made_sides import SECOND, Load, compared, seeded, side
 from wptrace.analysis.diff import Difference, Side
 from wptrace.analysis.load import BUSY_MS, LOAD, STAMPED
+from wptrace.analysis.measured import REST
 from wptrace.analysis.reasons import Blame, _Level, blame, parts_of, since
 from wptrace.analysis.split import SAME
 from wptrace.analysis.waits import WAIT
-from wptrace.flows.io.kinds import KINDS, REQUEST
+from wptrace.flows.io.kinds import HIT, KINDS, REQUEST
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import TOTAL
 from wptrace.outputs.text import changes
@@ -111,6 +112,16 @@ def test_parts_that_are_told_add_up() -> None:
     parts = parts_of(change)
     assert sum(part.ns for part in parts) == change.split.b_ns - change.split.a_ns
     assert (parts[0].reason, parts[0].stage, parts[0].sure) == (SAME, "throttle", True)
+
+
+def test_a_kind_without_stages_takes_longer_as_a_whole() -> None:
+    rand = seeded(6)
+    quick, slow = Load(100, {REST: (50_000.0, 0.1)}), Load(100, {REST: (120_000.0, 0.1)})
+    found = compared(side([quick], rand, kind=HIT), side([slow], rand, kind=HIT))
+    blamed = blame_of(found)
+    assert (blamed.change.kind, blamed.part.reason, blamed.advice) == (HIT, SAME, "")
+    (first,) = changes.verdict(blamed, found, False)
+    assert first == "verdict: read page-cache hits take 2.4x as long, 100% of it as the same takes longer"
 
 
 def test_nothing_is_blamed_for_chance() -> None:
