@@ -21,9 +21,10 @@ static __noinline bool bio_passes(struct bio *bio, bool write, __u32 bytes)
 
 static __always_inline bool bio_is_wanted(struct bio *bio, bool trusted)
 {
-	__u32 op = FIELD(trusted, bio, bi_opf) & 0xff;
+	/* The kernel gives odd numbers to operations that change data: appends, discards and zeroes as well. */
+	bool write = FIELD(trusted, bio, bi_opf) & 1;
 
-	return tracing && (!filtering || bio_passes(bio, op == BLOCK_OP_WRITE, FIELD(trusted, bio, bi_iter.bi_size)));
+	return tracing && (!filtering || bio_passes(bio, write, FIELD(trusted, bio, bi_iter.bi_size)));
 }
 
 /* The kernel takes from the length what it adds to the position, so both are looked at together. */
