@@ -209,6 +209,25 @@ def test_a_multipath_of_nvme(nulls: list[Disk], path_flow: Running) -> None:
     assert {one["dev"] for one in found.mine()} == {path.name for path in paths}
 
 
+def merged(found: Watched) -> int:
+    return sum(row["events"]["merged"] for row in found.summary["rows"] if row.get("events", {}).get("merged"))
+
+
+@pytest.mark.parametrize("kind", ["multipath", "raid0"])
+def test_bios_that_are_merged_below(nulls: list[Disk], path_flow: Running, kind: str) -> None:
+    """They are merged before the first one is issued."""
+    with ExitStack() as stack:
+        if kind == "multipath":
+            head, below = stack.enter_context(multipath(nulls[0], paths=1))
+        else:
+            head, below = stack.enter_context(array("raid0", *nulls)), nulls
+        with watched(head, [head, *below], path_flow) as found:
+            fio(head.path, rw="read", ioengine="libaio", iodepth=16, iodepth_batch=16, number_ios=64)
+    owned(found, 64)
+    assert found.reads(head) == 64
+    assert merged(found) > 0
+
+
 @contextmanager
 def mirror(prompt: Disk, slow: Disk, folder: Path) -> Iterator[tuple[Disk, Disk, Path]]:
     """A file of ext4 on a mirror with one slow leg: yields the mirror, that leg and the file."""

@@ -80,6 +80,20 @@ static __always_inline void belong(struct bio_state *state, struct op_state *op,
 	}
 }
 
+/* A bio that a stacked device sent on itself belongs to its operation now, if that has not ended. */
+static __always_inline void belong_below(struct bio_state *state, struct bio *bio, __u32 flags)
+{
+	struct op_state *op;
+
+	if (!state->task)
+		return;
+	op = op_at(state->op);
+	if (op->task != state->task || op->kind != OP_TRACED || state->done.times.queued < op->start_ns)
+		return;
+	op->above = 0;
+	belong(state, op, bio, flags);
+}
+
 static __always_inline void no_place(struct op_state *op)
 {
 	COUNT(loss[PATH_CAUSE_BIO_FULL]);
@@ -373,7 +387,8 @@ static __always_inline int on_bio_split(struct bio *front, __u64 sector, bool tr
 		return 0;
 	if (rest->task) {
 		op = op_at(rest->op);
-		if (op->task != rest->task)
+		/* A worker may cut it when its operation has ended, and the task has begun another one. */
+		if (op->task != rest->task || op->kind != OP_TRACED || rest->done.times.queued < op->start_ns)
 			op = NULL;
 	}
 	state = bio_for((__u64)front);

@@ -8,6 +8,7 @@
 
 #include "block/path/state.h"
 #include "block/path/account.h"
+#include "block/path/bio.h"
 #include "block/path/layers.h"
 #include "block/path/writeback.h"
 
@@ -16,13 +17,33 @@
  * with scalar arguments, which are verified once, and no result that the verifier knows.
  */
 
-__noinline int deliver_merged_one(__u64 address, __u32 head_place)
+/* It was merged before its request was issued: nobody has seen yet that a stacked device sent it on. */
+static __noinline int end_same_bio(struct bio_state *state, struct bio *bio, int error)
+{
+	__u64 now = bpf_ktime_get_ns(), total;
+
+	if (!state)
+		return 0;
+	total = minus(now, state->done.times.queued);
+	if (state->layer) {
+		state->layer = false;
+		/* The one that represents the request counts the bytes of all. */
+		state->done.bytes = 0;
+		count_layer(state, state->done.slot, total, now, error);
+	}
+	belong_below(state, bio, BPF_CORE_READ(bio, bi_opf));
+	return 0;
+}
+
+static __always_inline int deliver_merged_one(__u64 address, __u32 head_place)
 {
 	struct bio_state *head = bio_at(head_place);
 	struct bio_state *state = find_bio(address);
 
 	if (!state || state->place == head->place)
 		return 0;
+	if (state->kind == BIO_KIND_ABOVE)
+		end_same_bio(state, (void *)address, head->done.error);
 	/* It was issued, and merged with another one before it was issued again. */
 	if (state->kind == BIO_KIND_HEAD) {
 		state->begun--;
@@ -42,17 +63,21 @@ __noinline int deliver_merged_one(__u64 address, __u32 head_place)
 __noinline __u64 deliver_and_next(__u64 bio, __u32 head_place)
 {
 	deliver_merged_one(bio, head_place);
+	bio_at(head_place)->done.events.merged++;
 	return (__u64)BPF_CORE_READ((struct bio *)bio, bi_next);
 }
 
-/* The number of bios from this one on, which are delivered. */
-__noinline __u32 deliver_from(__u64 bio, __u32 head_place)
-{
-	__u32 bios_there;
+/* A request of 4 MiB may have 1,024 bios of a page, and more if they are smaller. */
+#define MERGES_AT_ONCE 32
+#define MERGES_OF_REQUEST 2048
 
-	for (bios_there = 0; bios_there < MERGES && bio; bios_there++)
+__noinline __u64 deliver_some(__u64 bio, __u32 head_place)
+{
+	int ended;
+
+	for (ended = 0; ended < MERGES_AT_ONCE && bio; ended++)
 		bio = deliver_and_next(bio, head_place);
-	return bios_there;
+	return bio;
 }
 
 /* Bios that were merged into the request end with it. */

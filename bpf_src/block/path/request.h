@@ -77,7 +77,6 @@ static __noinline bool descend(struct bio_state *state, struct request *rq)
 {
 	__u64 sector = BPF_CORE_READ(rq, __sector);
 	struct device_match match;
-	struct op_state *op;
 	struct bio *bio;
 
 	if (!state)
@@ -96,14 +95,8 @@ static __noinline bool descend(struct bio_state *state, struct request *rq)
 		state->done.events.below |= EVENT_SAME_BIO;
 	}
 	state->done.slot = match.slot;
-	if (!state->task)
-		return true;
-	op = op_at(state->op);
-	if (op->task != state->task || op->kind != OP_TRACED)
-		return true;
-	op->above = 0;
 	bio = BPF_CORE_READ(rq, bio);
-	belong(state, op, bio, BPF_CORE_READ(bio, bi_opf));
+	belong_below(state, bio, BPF_CORE_READ(bio, bi_opf));
 	return true;
 }
 
