@@ -85,12 +85,20 @@ __noinline int deliver_merged(__u64 request, __u32 head_place)
 {
 	struct request *rq = (void *)request;
 	struct bio_state *head = bio_at(head_place);
-	__u32 bios_there = deliver_from((__u64)BPF_CORE_READ(rq, bio), head_place);
+	__u64 bio = (__u64)BPF_CORE_READ(rq, bio);
+	__u16 before = head->done.events.merged, more;
+	int ended;
 
-	if (!bios_there)
+	if (!bio)
 		return 0;
-	head->done.events.merged += bios_there - 1;
-	COUNT_EVENTS(head, merged, bios_there - 1);
+	for (ended = 0; ended < MERGES_OF_REQUEST && bio; ended += MERGES_AT_ONCE)
+		bio = deliver_some(bio, head_place);
+	if (bio)
+		COUNT(loss[PATH_CAUSE_MANY_BIOS]);
+	/* The first one is not merged. */
+	head->done.events.merged--;
+	more = head->done.events.merged - before;
+	COUNT_EVENTS(head, merged, more);
 	return 0;
 }
 
@@ -183,10 +191,11 @@ __noinline __u64 end_within(__u64 bio, __u32 bytes, __u32 head_place)
 		__u32 size = size_within(bio & ~HEAD_ENDED, bytes);
 
 		if (size == NOT_WHOLE)
-			break;
+			return bio;
 		bytes -= size;
 		bio = end_and_next(bio, head_place);
 	}
+	COUNT(loss[PATH_CAUSE_MANY_BIOS]);
 	return bio;
 }
 

@@ -45,6 +45,7 @@ STATEMENT_ORIGIN = Cause(
     "statement_origin",
     "a server keeps its row of pg_stat_activity otherwise than PostgreSQL 14 to 18: a statement has no query id",
 )
+MANY_BIOS = Cause("many_bios", "a request was made of more bios than are looked at: the ends of some are missing")
 EXITED = Cause("exited", "the process of --pid has ended: what another one with its number does is not counted")
 NEIGHBOUR_UNKNOWN = Cause(
     "neighbour_unknown", "of an exact overlap: a request has no times of its own in the records, so it is not in it"
@@ -74,6 +75,7 @@ NOTED = (
     UNNAMED_FILE,
     SLEEP_FULL,
     STATEMENT_ORIGIN,
+    MANY_BIOS,
     DIRTY_FULL,
     WAIT_FULL,
 )
