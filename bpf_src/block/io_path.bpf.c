@@ -110,6 +110,12 @@ TRACEPOINT(softirq_exit, softirq_exit, on_softirq_exit(ctx[0]))
 TRACEPOINT(tag_wait, block_rq_tag_wait, on_tag_wait((void *)ctx[1]))
 TRACEPOINT(zone_plug, disk_zone_wplug_add_bio, on_zone_plug())
 
+SEC("raw_tp/cpuhp_enter")
+int cpu_move_raw_tp(__u64 *ctx)
+{
+	return on_cpu_move(ctx[2]);
+}
+
 SEC("perf_event")
 int tick_perf(void *ctx)
 {

@@ -12,6 +12,7 @@
  * timer that expires; each of them shows that interrupts are on.
  */
 #include "lib/wptrace.h"
+#include "lib/cpuhp.h"
 #include "lib/hist.h"
 #include "lib/tracepoint.h"
 
@@ -304,21 +305,13 @@ int look_perf_event(struct bpf_perf_event_data *ctx)
 	return 0;
 }
 
-/* The steps that a CPU takes when it comes and goes have other numbers in each kernel. */
-enum cpuhp_state {
-	CPUHP_BRINGUP_CPU = 1,
-	CPUHP_TEARDOWN_CPU = 2,
-};
-
 SEC("raw_tp/cpuhp_enter")
 int move_raw_tp(__u64 *ctx)
 {
 	__u64 now = bpf_ktime_get_ns();
 	__u32 cpu = ctx[0];
-	__s32 step = ctx[2];
 
-	if (step == (__s32)bpf_core_enum_value(enum cpuhp_state, CPUHP_BRINGUP_CPU) ||
-	    step == (__s32)bpf_core_enum_value(enum cpuhp_state, CPUHP_TEARDOWN_CPU))
+	if (comes_or_goes(ctx[2]))
 		bpf_map_update_elem(&moves, &cpu, &now, BPF_ANY);
 	return 0;
 }

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Disks that come and go during a trace: each has its own rows, and no count moves to another name later."""
+"""Disks and CPUs that come and go during a trace: a disk has rows of its own, and no count moves to another name."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
-from tests.kernel.disks import Disk, completed, null_device, read_direct
+from tests.kernel.disks import Disk, completed, null_device, read_direct, scsi_debug
 from tests.kernel.test_capture import replayed
 from tests.kernel.test_recorder import ToFolder
 from tests.kernel.trace import Line, Trace, wait_until
@@ -20,7 +21,7 @@ from wptrace.bpf import trial
 from wptrace.bpf.ring import Reader
 from wptrace.engine import devices
 from wptrace.engine.recorder_size import LONGEST_NS, RecorderSize
-from wptrace.flows.io.kinds import REQUEST
+from wptrace.flows.io.kinds import OPERATION, REQUEST
 from wptrace.flows.io.options import Options
 from wptrace.flows.io.path import PathFlow
 from wptrace.kernel import blockdev
@@ -223,3 +224,45 @@ def test_a_disk_that_gets_busy_has_the_row_of_an_idle_one(
             flow.flight_recorder.dump(tmp_path / "dump.wpt", start, flow.view)
             again = replayed(tmp_path / "dump.wpt")
             assert of_devices(again[-1]["rows"], "request") == found
+
+
+# --- CPUs -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cpu_1() -> Iterator[Path]:
+    """The file that switches CPU 1 off and on. This process runs on it."""
+    switch = Path("/sys/devices/system/cpu/cpu1/online")
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {1})
+    yield switch
+    switch.write_text("1")
+    os.sched_setaffinity(0, before)
+
+
+@pytest.mark.smp
+def test_a_cpu_that_comes_again_has_no_late_interrupts(cpu_1: Path) -> None:
+    with ExitStack() as stack:
+        disk = stack.enter_context(scsi_debug(dev_size_mb=8, ndelay=100_000))
+        flow = stack.enter_context(closing(PathFlow(Options((disk.name,), interference=True))))
+        flow.start(Reader())
+        flow.begin()
+
+        def taken() -> tuple[int, int]:
+            found = flow.snapshot().cells.get(OPERATION.group(disk.name, "read"), {})
+            return found["irq_delay"].sum if "irq_delay" in found else 0, found["device"].sum if found else 0
+
+        def last_tick() -> int:
+            return int(flow._obj.maps["cpu_states"][0][1].tick_ns)
+
+        os.sched_setaffinity(0, {0})
+        cpu_1.write_text("0")
+        time.sleep(0.5)
+        cpu_1.write_text("1")
+        os.sched_setaffinity(0, {1})
+        since = time.monotonic_ns()
+        read_direct(disk.path, 100)
+        late, device = taken()
+        # An emulated CPU may stand still for a moment.
+        assert late < device
+        wait_until(lambda: last_tick() > since, "a tick of the CPU")

@@ -4,6 +4,7 @@
 #define WPT_PATH_INTERFERENCE_H
 
 #include "block/path/state.h"
+#include "lib/cpuhp.h"
 
 #define FRAMES 32
 
@@ -186,6 +187,19 @@ static __always_inline void see_by_handler(struct bio_state *state)
 
 /* --- Interrupts that were late ------------------------------------------------------------------------------------ */
 
+/* A CPU that goes takes its tick along. Ticks before the last time that any CPU came or went say nothing. */
+__u64 cpu_moved_ns;
+__u64 cpu_moves;
+
+static __always_inline int on_cpu_move(__s32 step)
+{
+	if (comes_or_goes(step)) {
+		cpu_moved_ns = bpf_ktime_get_ns();
+		COUNT(cpu_moves);
+	}
+	return 0;
+}
+
 /* A CPU with interrupts on ticks every tick_ns. If it did not, they were off, because of the task that runs now. */
 static __always_inline int on_tick(void)
 {
@@ -194,7 +208,7 @@ static __always_inline int on_tick(void)
 
 	if (!cpu)
 		return 0;
-	if (cpu->tick_ns && now - cpu->tick_ns > tick_ns + tick_ns / 2) {
+	if (cpu->tick_ns > cpu_moved_ns && now - cpu->tick_ns > tick_ns + tick_ns / 2) {
 		cpu->off_since = cpu->tick_ns + tick_ns;
 		cpu->off_until = now;
 		cpu->off_pid = bpf_get_current_pid_tgid() >> 32;
@@ -214,7 +228,7 @@ static __always_inline void find_irq_delay(struct bio_state *state)
 	__u64 now = state->done.times.seen;
 	__u64 since;
 
-	if (!cpu || !cpu->tick_ns)
+	if (!cpu || cpu->tick_ns <= cpu_moved_ns)
 		return;
 	if (now > cpu->tick_ns && now - cpu->tick_ns > tick_ns + tick_ns / 2) {
 		since = cpu->tick_ns + tick_ns;

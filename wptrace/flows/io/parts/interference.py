@@ -4,15 +4,19 @@
 
 from __future__ import annotations
 
+import errno
+import time
 from collections.abc import Mapping
 
 from wptrace.bpf.object import BpfObject
 from wptrace.engine.devices import DeviceCells
+from wptrace.engine.hooks import Hook
 from wptrace.engine.resolver import Loaded
+from wptrace.errors import LibbpfError
 from wptrace.flows.io.hooks import TICK_NS
 from wptrace.flows.io.kinds import CONTROLLERS, INTERFERENCES, OPERATION, REQUEST
 from wptrace.flows.io.parts.part import Distributions, Part, Tracing
-from wptrace.kernel import privileges
+from wptrace.kernel import cpus, privileges
 
 # The functions in which tasks sleep for each controller; io.max does not put tasks to sleep.
 FUNCTIONS = {
@@ -23,6 +27,16 @@ FUNCTIONS = {
 }
 
 
+_CPU_MOVE = Hook(
+    "cpu.move",
+    "coming and going of a CPU",
+    ("cpu_move_raw_tp",),
+    (),
+    "late interrupts of a CPU that comes again are not found, and other times may count as such",
+    required=False,
+)
+
+
 class Interference(Part):
     needs_options = True
 
@@ -30,6 +44,8 @@ class Interference(Part):
         """Without operations, controllers only."""
         super().__init__()
         self._operations = operations
+        self.hooks = (_CPU_MOVE,) if operations else ()
+        self._cpus = (0, cpus.online())
         self.stages = (*INTERFERENCES, *CONTROLLERS) if operations else CONTROLLERS
 
     def make_room(self, obj: BpfObject, devices: int) -> None:
@@ -59,6 +75,22 @@ class Interference(Part):
             "interference": DeviceCells(interference, names, OPERATION, kinds, list(INTERFERENCES), True),
             "held_op": DeviceCells(held, names, OPERATION, kinds, controllers),
         }
+
+    def refresh(self, obj: BpfObject, devices_changed: bool) -> None:
+        """Give a tick to CPUs that came: the kernel takes its events from one that goes."""
+        tick, now = obj.progs["tick_perf"], (obj.bss.cpu_moves, cpus.online())
+        if now == self._cpus or not tick.links:
+            return
+        for cpu in now[1]:
+            try:
+                tick.attach_cpu(cpu)
+            except LibbpfError as error:
+                # It goes again, which the next look sees.
+                if error.errno != errno.ENODEV:
+                    raise
+        # The first tick of a new event may come late.
+        obj.bss.cpu_moved_ns = time.monotonic_ns()
+        self._cpus = now
 
     def notes(self, loaded: Loaded) -> list[str]:
         """A kernel has only some of the functions, and may hide them."""
