@@ -138,6 +138,8 @@ __u64 loss[BLOCK_CAUSES];
 /* What a budget sets. */
 __u32 sample; /* one in so many crosses the ring, however fast; 0: none */
 __u32 request_sample; /* one in so many is timed, the others are only counted; 0: all are timed */
+__u64 elsewhere; /* completed requests that are in no row, and in the counts of their disk */
+bool tracing; /* nothing is counted before */
 bool stateless; /* set once sampling was ever on: a request without a start may be an untimed one */
 
 /* The countdown to the next one of each. */
@@ -258,9 +260,9 @@ static __always_inline int issue(struct request *rq, enum block_op op, __u16 slo
 	struct issued *issued;
 	__u32 place;
 
-	if (!cell)
+	if (!cell || !tracing)
 		return 0;
-	cell->started++;
+	COUNT(cell->started);
 	issued = claim_issued((__u64)rq, &place);
 	if (!issued) {
 		COUNT(loss[BLOCK_CAUSE_STATE_FULL]);
@@ -555,7 +557,7 @@ static __noinline int complete_without_start(__u16 slot, enum block_op op, __u32
 	}
 	cell = cell_of(slot, op);
 	if (cell) {
-		cell->started++;
+		COUNT(cell->started);
 		count(cell, bytes, error);
 		cell->untimed++;
 	}

@@ -154,7 +154,7 @@ static __always_inline int on_io_start(void *ctx, struct bio *bio, bool trusted)
 	counts = totals_here();
 	if (!counts)
 		return 0;
-	counts->started++;
+	COUNT(counts->started);
 	key.slot = match.slot;
 	/* A flush comes as an empty write. */
 	key.op = bytes || request_op(flags) != BLOCK_OP_WRITE ? request_op(flags) : BLOCK_OP_FLUSH;

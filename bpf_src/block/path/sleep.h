@@ -110,9 +110,9 @@ static __noinline int count_sleep(struct op_state *op, __u64 now)
 	if (!cell)
 		return 0;
 	op->woken_ns = until;
-	add(&cell->stages[SLEEP_STAGE_ASLEEP], until - op->slept_ns);
+	add(&cell->stages[SLEEP_STAGE_ASLEEP], minus(until, op->slept_ns));
 	add(&cell->stages[SLEEP_STAGE_WAKEUP], now - until);
-	hist_add_counted(&cell->stages[SLEEP_STAGE_TOTAL], now - op->slept_ns);
+	hist_add_counted(&cell->stages[SLEEP_STAGE_TOTAL], minus(now, op->slept_ns));
 	COUNT(cell->finished);
 	return 0;
 }
