@@ -245,7 +245,7 @@ __noinline int finish(__u64 bio, __u64 now)
 	return 0;
 }
 
-/* A request of 1,280 KiB, the largest by default, can be made of so many bios of a page, and a few are rare. */
+/* So many bios of a page make 1,280 KiB. Of a request with more, those are counted that are left out (LONG_CHAIN). */
 #define BIOS 320
 /* Operations from here on are passed through by a caller that makes requests itself, without G. */
 #define PASSED_THROUGH 32

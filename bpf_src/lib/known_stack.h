@@ -46,6 +46,8 @@ struct learning {
 	__u32 depth;
 	__u32 at;
 	__u32 found;
+	__u32 busy; /* a program has it: one that preempts that learns nothing */
+	__u32 unused;
 };
 
 EACH_CPU(learning, struct learning, 1);

@@ -69,6 +69,8 @@ __noinline __u32 first_above(__u64 arguments)
 /* The hints are values that distinguish most stacks. */
 static __always_inline __s32 kernel_stack_id(void *ctx, void *hint, __u32 other_hint)
 {
+	/* By value: another program may preempt this one, and use the memory of this CPU as well. */
+	__u64 arguments = number_of((__u64)ctx);
 	__u32 zero = 0, set_number, way;
 	struct learning *new = bpf_map_lookup_elem(&learning, &zero);
 	struct known_stack *known;
@@ -78,14 +80,13 @@ static __always_inline __s32 kernel_stack_id(void *ctx, void *hint, __u32 other_
 
 	if (!new)
 		return walked_stack_id(ctx, 0);
-	new->arguments = (__u64)ctx;
 	new->hint = (__u64)hint;
 	barrier(); /* what comes back from memory is a number, with which one may calculate */
 	set_number = ((new->hint + other_hint) * 0x9e3779b97f4a7c15ULL) >> 58; /* 64 sets */
 	set = bpf_map_lookup_elem(&known_stacks, &set_number);
 	if (!set)
 		return walked_stack_id(ctx, 0);
-	way = find_known_stack(new->arguments, set_number);
+	way = find_known_stack(arguments, set_number);
 	if (way < KNOWN_WAYS) {
 		known = &set->ways[way];
 		if (++known->hits % KNOWN_CHECK)
@@ -99,17 +100,24 @@ static __always_inline __s32 kernel_stack_id(void *ctx, void *hint, __u32 other_
 	}
 	id = walked_stack_id(ctx, 0);
 	way = way_to_learn(set);
-	if (way >= KNOWN_WAYS)
+	if (way >= KNOWN_WAYS || id < 0 || new->busy)
 		return id;
+	new->busy = 1;
+	barrier();
 	size = bpf_get_stack(ctx, new->calls, sizeof(new->calls), 0);
-	if (id < 0 || size < 0 || size >= (long)sizeof(new->calls))
-		return id;
-	new->depth = size / sizeof(__u64);
-	new->at = first_above(new->arguments);
-	if (!new->at)
-		return id;
-	if (learn_stack(set_number, way) && way < KNOWN_WAYS)
-		set->ways[way].id = id;
+	if (size >= 0 && size < (long)sizeof(new->calls)) {
+		new->arguments = arguments;
+		new->depth = size / sizeof(__u64);
+		new->at = first_above(arguments);
+		known = way_of(set, way);
+		known->depth = 0;
+		barrier();
+		known->id = id;
+		if (new->at)
+			learn_stack(set_number, way);
+	}
+	barrier();
+	new->busy = 0;
 	return id;
 }
 
