@@ -15,7 +15,7 @@ from wptrace.errors import UsageError
 from wptrace.kernel import blockdev, procfs
 
 PROC = Path("/proc")
-OVERLAY = "overlay"
+OVERLAY, BTRFS = "overlay", "btrfs"
 # File systems whose files another machine, the host or a process has.
 _REMOTE = {"nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "afs", "virtiofs", "fuse"}
 _LONGEST_NAME = 128
@@ -44,6 +44,8 @@ class Place(NamedTuple):
     mode: int
     mount: Mount | None
     """None where this process does not see it, as for /proc/PID/root of a container."""
+    subvolume: int = 0
+    """The device number that stat(2) shows for a subvolume of btrfs: inodes of different ones have the same numbers."""
 
 
 def mounts(proc: Path = PROC, process: str = "self") -> list[Mount]:
@@ -144,9 +146,11 @@ def find(path: str, proc: Path = PROC) -> Place:
     finally:
         os.close(fd)
     mount = next((mount for mount in mounts(proc) if str(mount.id) == mount_id), None)
-    dev = mount.dev if mount else blockdev.kernel_dev(os.major(found.st_dev), os.minor(found.st_dev))
+    shown = blockdev.kernel_dev(os.major(found.st_dev), os.minor(found.st_dev))
+    dev = mount.dev if mount else shown
     # Since 5.14 (3845f256a8b5) the kernel shows i_ino; an overlay over several file systems has another st_ino.
-    return Place(real, dev, int(inode or found.st_ino), found.st_mode, mount)
+    subvolume = shown if mount is not None and mount.kind == BTRFS else 0
+    return Place(real, dev, int(inode or found.st_ino), found.st_mode, mount, subvolume)
 
 
 def file(path: str, proc: Path = PROC) -> Place:

@@ -9,6 +9,7 @@
 #include "block/path/owner.h"
 #include "block/path/neighbours.h"
 #include "block/path/record.h"
+#include "lib/subvolume.h"
 
 /* The part of a record that holds a path. */
 struct path_record {
@@ -36,7 +37,6 @@ static __always_inline __u32 owner_of_dentry(struct dentry *dentry, struct vfsmo
 {
 	enum owner_by by = owner_by;
 	struct owner_key key = {};
-	struct super_block *super;
 	struct inode *inode;
 	struct owner *owner;
 	__u32 number;
@@ -44,9 +44,8 @@ static __always_inline __u32 owner_of_dentry(struct dentry *dentry, struct vfsmo
 	if (by == OWNER_BY_DIR)
 		dentry = FIELD(trusted, dentry, d_parent);
 	inode = FIELD(trusted, dentry, d_inode);
-	super = FIELD(trusted, inode, i_sb);
 	key.id = FIELD(trusted, inode, i_ino);
-	key.more = FIELD(trusted, super, s_dev);
+	key.more = dev_of_inode(inode, trusted);
 	if (!key.id)
 		return 0;
 	number = owner_number(&key, by);

@@ -89,7 +89,7 @@ __noinline int recorder_operation(__u32 place, __u32 kind, __s64 result)
 		struct inode *inode = BPF_CORE_READ(file, f_inode);
 
 		record->inode = BPF_CORE_READ(inode, i_ino);
-		record->file_dev = BPF_CORE_READ(inode, i_sb, s_dev);
+		record->file_dev = dev_of_inode(inode, false);
 		note_recorded_file(record->inode, record->file_dev, file, op->end_ns);
 	}
 	record->tid = tid;
@@ -125,7 +125,6 @@ static __always_inline void recorder_both(struct op_state *op, struct done *done
 	struct file *file = known;
 	struct recorded *record;
 	struct inode *inode;
-	struct super_block *super;
 	/* Read once: the compiler does not know that a record is none of them. */
 	enum interface interface = op->interface;
 	__u64 start = op->start_ns, end = op->end_ns;
@@ -150,14 +149,13 @@ static __always_inline void recorder_both(struct op_state *op, struct done *done
 	record->offset = recorded_offset(op, result);
 	if (trusted) {
 		inode = FIELD(trusted, file, f_inode);
-		super = FIELD(trusted, inode, i_sb);
 		inode_number = FIELD(trusted, inode, i_ino);
-		dev = FIELD(trusted, super, s_dev);
+		dev = dev_of_inode(inode, trusted);
 	} else {
 		file = op->file;
 		inode = BPF_CORE_READ(file, f_inode);
 		inode_number = BPF_CORE_READ(inode, i_ino);
-		dev = BPF_CORE_READ(inode, i_sb, s_dev);
+		dev = dev_of_inode(inode, false);
 	}
 	record->inode = inode_number;
 	record->file_dev = dev;

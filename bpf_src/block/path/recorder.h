@@ -11,6 +11,7 @@
 #include "lib/comm.h"
 #include "lib/dentry.h"
 #include "lib/recorder.h"
+#include "lib/subvolume.h"
 
 /* Page-cache hits that took at least as long have a record. */
 __u64 recorded_hit_ns = 1000000;
@@ -121,7 +122,7 @@ __noinline int look_at_recorded_file(__u64 address, __u64 now)
 	struct file *known = (void *)address;
 	struct inode *inode = BPF_CORE_READ(known, f_inode);
 	__u64 number = BPF_CORE_READ(inode, i_ino), key, before;
-	__u32 dev = BPF_CORE_READ(inode, i_sb, s_dev);
+	__u32 dev = dev_of_inode(inode, false);
 	struct recorded_file *file = NULL;
 	__u32 home, place = 0, probe;
 	struct place leaf;

@@ -4,6 +4,7 @@
 #define WPT_FILTERS_FILE_H
 
 #include "../dentry.h"
+#include "lib/subvolume.h"
 
 bool filter_file; /* any of those below */
 /* A file, by whatever name it is opened: its inode number and the device of its superblock, 0: any. */
@@ -12,6 +13,9 @@ __u32 filter_inode_dev;
 /* A directory with all that is below it, the same way. */
 __u64 filter_directory;
 __u32 filter_directory_dev;
+/* Their subvolumes, where they are on btrfs. */
+__u32 filter_inode_subvolume;
+__u32 filter_directory_subvolume;
 
 /* The maximum of steps: up to another mount, or up so many directories. */
 #define CLIMB 32
@@ -20,6 +24,13 @@ __u32 filter_directory_dev;
 /* What stands for a directory where none is left: no kernel has one there. */
 #define AT_ROOT 0
 #define AT_WANTED 1
+
+static __always_inline bool is_in_subvolume(__u64 inode, __u32 wanted)
+{
+	__u32 found = wanted ? subvolume_of(inode) : 0;
+
+	return !found || found == wanted;
+}
 
 /*
  * Climb a few directories on one file system; returns the place. Two functions, as the verifier goes through each step
@@ -33,7 +44,10 @@ __noinline __u64 stride(__u64 from)
 	for (step = 0; step < STRIDE; step++) {
 		struct dentry *parent = BPF_CORE_READ(dentry, d_parent);
 
-		if (BPF_CORE_READ(dentry, d_inode, i_ino) == filter_directory)
+		struct inode *inode = BPF_CORE_READ(dentry, d_inode);
+
+		if (BPF_CORE_READ(inode, i_ino) == filter_directory &&
+		    is_in_subvolume((__u64)inode, filter_directory_subvolume))
 			return AT_WANTED;
 		if (parent == dentry)
 			return AT_ROOT;
@@ -75,7 +89,8 @@ static __always_inline bool inode_matches(struct inode *inode, bool direct)
 {
 	struct super_block *super = FIELD(direct, inode, i_sb);
 
-	return FIELD(direct, inode, i_ino) == filter_inode && FIELD(direct, super, s_dev) == filter_inode_dev;
+	return FIELD(direct, inode, i_ino) == filter_inode && FIELD(direct, super, s_dev) == filter_inode_dev &&
+	       is_in_subvolume(number_of((__u64)inode), filter_inode_subvolume);
 }
 
 /* A lower file of overlayfs matches by either of its paths. */

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+from wptrace.bpf.kernel_btf import KernelBtf, module, vmlinux
 from wptrace.engine.filters import Predicate
 from wptrace.kernel import mounts
 from wptrace.kernel.mounts import Place
@@ -15,11 +17,26 @@ _SWITCH = "filter_file"
 def _set_file(bss: Any, wanted: Place | None) -> None:
     bss.filter_inode = wanted.inode if wanted else 0
     bss.filter_inode_dev = wanted.dev if wanted else 0
+    bss.filter_inode_subvolume = wanted.subvolume if wanted else 0
 
 
 def _set_directory(bss: Any, wanted: Place | None) -> None:
     bss.filter_directory = wanted.inode if wanted else 0
     bss.filter_directory_dev = wanted.dev if wanted else 0
+    bss.filter_directory_subvolume = wanted.subvolume if wanted else 0
+
+
+def _notes(wanted: Place) -> list[str]:
+    if not wanted.subvolume or any(one is not None and one.has_field("btrfs_root", "anon_dev") for one in _types()):
+        return []
+    return [
+        f"{wanted.path} is on btrfs: files with its inode number in other subvolumes count as well, and what is in them"
+    ]
+
+
+def _types() -> Iterator[KernelBtf | None]:
+    yield vmlinux()
+    yield module("btrfs")
 
 
 FILE = Predicate(
@@ -30,6 +47,7 @@ FILE = Predicate(
     _SWITCH,
     metavar="PATH",
     describe=lambda wanted: {"file": wanted.path},
+    notes=_notes,
 )
 DIR = Predicate(
     "dir",
@@ -39,4 +57,5 @@ DIR = Predicate(
     _SWITCH,
     metavar="PATH",
     describe=lambda wanted: {"dir": wanted.path},
+    notes=_notes,
 )
