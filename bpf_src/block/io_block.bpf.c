@@ -544,6 +544,16 @@ static __noinline int end_sequence(struct request *rq, __u16 slot, bool stateful
 	return 0;
 }
 
+/* A command to a disk that has rows. Kernels before 5.17 count it as a request of the disk. */
+static __noinline int count_command(__u32 dev)
+{
+	struct device_match match = find_device(dev, 0, true);
+
+	if (match.found && match.slot != UNLISTED_SLOT)
+		COUNT(elsewhere);
+	return 0;
+}
+
 /* Of a stateful device: issued before tracing began, of another process, or not timed. */
 static __noinline int complete_without_start(__u16 slot, enum block_op op, __u32 bytes, int error)
 {
@@ -581,6 +591,8 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 	__u16 slot;
 	bool timed;
 
+	if (!tracing)
+		return 0;
 	if (bytes < FIELD(trusted, rq, __data_len))
 		return complete_part(number_of(key), bytes, error);
 	__builtin_memset(life, 0, sizeof(*life));
@@ -602,6 +614,9 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 		if (!dev)
 			return 0; /* a command to a controller, not to a disk */
 		match = find_device(dev, FIELD(trusted, rq, __sector), op == BLOCK_OP_FLUSH || empty);
+		/* A command, which has no sector, is on no disk. */
+		if (op == BLOCK_OP_OTHER && match.slot == UNLISTED_SLOT)
+			return count_command(dev);
 		if (!match.found)
 			return 0;
 		slot = match.slot;

@@ -120,7 +120,9 @@ static __always_inline int on_request_issue(struct request *rq, bool trusted)
 	if (!dev)
 		return 0; /* a command to a controller, not to a disk */
 	match = find_device(dev, sector, op == BLOCK_OP_FLUSH);
-	if (!match.found || (requeues && seen_before(rq, sector)))
+	/* A command, which has no sector, is on no disk. */
+	if (!match.found || (match.slot == UNLISTED_SLOT && op == BLOCK_OP_OTHER) ||
+	    (requeues && seen_before(rq, sector)))
 		return 0;
 	key = match.slot * BLOCK_OPS + op;
 	cell = bpf_map_lookup_elem(&cells, &key);

@@ -10,6 +10,7 @@ import mmap
 import os
 import struct
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -21,7 +22,7 @@ from tests.kernel import tracefs
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, fio, loop_device, null_device, scsi_debug, setting
 from tests.kernel.loads import mounted
-from tests.kernel.trace import Line, Lines, count, lossless
+from tests.kernel.trace import BlockTrace, Line, Lines, SizeTrace, Trace, count, lossless
 from tests.kernel.window import Running, block_of
 
 
@@ -187,6 +188,44 @@ def test_discards_and_zeroes(disk: Disk, flows: Flows) -> None:
         assert zeroes > 0
         letters = {one["rwbs"][:2] for one in trace.requests if one["op"] == "zeroes"}
         assert letters == {"WZ"}
+
+
+@pytest.mark.one_kernel
+@pytest.mark.guest
+@pytest.mark.parametrize("kind", [BlockTrace, SizeTrace])
+def test_commands_to_a_disk_are_no_requests(scsi: Disk, kind: type[Trace]) -> None:
+    disk = scsi
+    with kind() as trace:
+        for _ in range(5):
+            # Reads the capacity, and what else a disk says of itself.
+            Path("/sys/block", disk.name, "device/rescan").write_text("1")
+        assert read(disk, 0, 4096) == 4096
+    found = Counter((row["dev"], row["op"]) for row in trace.summary["rows"])
+    assert (disk.name, "read") in found
+    assert not [one for one in found if "other" in one], found
+
+
+@pytest.mark.parametrize("op", ["read", "write"])
+def test_a_discard_is_no_read(disk: Disk, op: str) -> None:
+    with Trace(f"--op={op}", f"--dev={disk.name}") as trace:
+        subprocess.run(["blkdiscard", "--length=4M", disk.path], check=True)
+        assert read(disk, 0, 4096) == 4096
+    seen = [count(trace.summary, op=of) > 0 for of in ("read", "discard")]
+    assert seen == ([True, False] if op == "read" else [False, True])
+
+
+@pytest.mark.one_kernel
+def test_a_request_of_many_bios(scsi: Disk) -> None:
+    disk = scsi
+    with setting(disk.queue / "max_sectors_kb", "4096"):
+        with Trace("--each", "--ring-size=8M", f"--dev={disk.name}") as trace:
+            fio(disk.path, rw="read", ioengine="libaio", iodepth=1024, iodepth_batch=1024, number_ios=1024)
+        assert lossless(trace.summary), trace.summary["loss"]
+        ours = [one for one in trace.operations if one["comm"] == "fio"]
+        assert Counter(one["requests"] for one in ours) == {1: 1024}
+        # More than 256 in one request.
+        assert count(trace.summary, op="read") <= 3
+        assert events(trace.summary, "merged", "read") == 1024 - count(trace.summary, op="read")
 
 
 def test_a_short_read_of_a_loop_device(disks: Disks, flows: Flows) -> None:

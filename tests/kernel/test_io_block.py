@@ -7,15 +7,18 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
-from tests.kernel.disks import Disk, completed, fio, fio_jobs, setting, total
+from tests.kernel.disks import Disk, completed, fio, fio_jobs, read_direct, setting, total
 from tests.kernel.patience import guarded, said
 from tests.kernel.trace import PATIENCE, BlockTrace, count, lossless, programs, wait_until
+from wptrace.bpf.ring import Reader
+from wptrace.flows.io.block import BlockFlow, Options
 from wptrace.model.distribution import Distribution
+from wptrace.model.kind import REQUESTS
 
 SECTOR = 512
 SECTORS = ("read_sectors", "write_sectors")
@@ -56,6 +59,22 @@ def test_counts_what_fio_counts(disks: list[Disk], times: str) -> None:
     assert summary["requests"]["in_flight"] == 0
     assert lossless(summary)
     assert {row["dev"] for row in summary["rows"]} == {disk.name for disk in disks}
+
+
+@BOTH
+def test_figures_and_events_have_the_same_requests(disk: Disk, times: str) -> None:
+    """Programs see requests from the moment on at which they are attached; those before the begin are in neither."""
+    with closing(BlockFlow(Options((disk.path,), slow_ns=0, times=times))) as flow:
+        reader = Reader()
+        flow.start(reader)
+        read_direct(disk.path, 5)
+        flow.snapshot()
+        read_direct(disk.path, 3)
+        flow.begin()
+        read_direct(disk.path, 7)
+        flow.stop()
+        reader.drain()
+        assert len(flow.events()) == flow.snapshot().books[REQUESTS].finished == 7
 
 
 @BOTH

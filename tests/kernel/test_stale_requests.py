@@ -24,6 +24,8 @@ from tests.kernel.window import Running, path_of
 from wptrace.bpf.object import BpfObject
 from wptrace.engine.filters import Filter
 from wptrace.engine.flow import Flow
+from wptrace.flows.io import block
+from wptrace.flows.io.block import BlockFlow
 from wptrace.flows.io.books import GRACE_NS
 from wptrace.flows.io.kinds import REQUEST
 from wptrace.flows.io.options import Options
@@ -43,7 +45,7 @@ def tracing(disk: Disk) -> Iterator[PathFlow]:
 @contextmanager
 def unseen(flow: Flow, hook: str = "complete") -> Iterator[None]:
     """Detach the programs of a hook meanwhile, as if the kernel skipped them."""
-    assert isinstance(flow, PathFlow)
+    assert isinstance(flow, (PathFlow, BlockFlow))
     obj: BpfObject = flow._running.obj
     if hook == "queue":
         # Here 5.10 asks for each bio whether it is throttled, and cannot attach programs again.
@@ -152,7 +154,7 @@ def test_a_request_of_which_only_the_end_is_seen_is_in_its_row(disk: Disk, hooks
     assert unattributed >= 0
 
 
-def lost(flow: PathFlow) -> dict[str, int]:
+def lost(flow: PathFlow | BlockFlow) -> dict[str, int]:
     return {cause.name: count for cause, count in flow.snapshot().books[REQUESTS].lost.items()}
 
 
@@ -180,6 +182,25 @@ def test_flushes_of_a_commit_during_a_reading_are_seen(
             book = flow.snapshot().books[REQUESTS]
         assert book.finished >= 10
         assert "unseen" not in {cause.name for cause in book.lost}
+
+
+@pytest.mark.parametrize("times", ["kernel", "own"])
+def test_a_request_whose_end_is_not_seen_is_lost_at_the_level_of_blocks(tmp_path: Path, times: str) -> None:
+    with ExitStack() as stack:
+        disk = stack.enter_context(loop_device(tmp_path / "image"))
+        flow = stack.enter_context(running_flow(BlockFlow(block.Options((disk.path,), times=times))))
+        flow.begin()
+        read(disk, 2)
+        assert lost(flow) == {}
+        with unseen(flow):
+            read(disk, 7)
+        wait_until(lambda: lost(flow) == {"unseen": 7}, "the disk's own count")
+        read(disk, 3)
+        flow.stop()
+        read(disk, 4)
+        book = flow.snapshot().books[REQUESTS]
+        assert lost(flow) == {"unseen": 7}
+    assert (book.started, book.finished, book.in_flight) == (12, 5, 0)
 
 
 def test_a_request_of_which_nothing_is_seen_is_lost(tmp_path: Path) -> None:

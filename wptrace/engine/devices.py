@@ -299,6 +299,11 @@ class Devices:
         without = self._ranking.without if self._ranking is not None and self.everything else ()
         return [one for one in self.extents if one.name not in without]
 
+    @property
+    def with_rows(self) -> list[blockdev.Extent]:
+        """The extents that have rows of their own now."""
+        return [one for one in self.listed if one.name in self.names]
+
     def plan(self, hooks: Iterable[Hook]) -> list[str]:
         """Describe what a start would do."""
         lines = [f"trace {extent.name} (disk {extent.disk})" for extent in self.extents]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wptrace.flows.io.books import Unseen
+from wptrace.engine.unseen import Unseen
 from wptrace.flows.io.kinds import OPERATION, REQUEST
 from wptrace.kernel.blockdev import Extent
 from wptrace.model.kind import Group

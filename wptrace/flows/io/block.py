@@ -22,10 +22,12 @@ from wptrace.engine.recorder_size import RecorderSize
 from wptrace.engine.resolver import Loaded, load
 from wptrace.engine.sampling import SampleShedder, Sampling
 from wptrace.engine.tracepoints import argument
+from wptrace.engine.unseen import Unseen
+from wptrace.flows.io.causes import UNSEEN
 from wptrace.flows.io.kinds import FIELDS, REQUEST_EVENTS, STAGES
 from wptrace.flows.io.options import SAMPLE, SAVINGS
 from wptrace.flows.io.request_events import Events, counted, timed_out_bit
-from wptrace.kernel import blockdev, tasks
+from wptrace.kernel import blockdev, cpus, tasks
 from wptrace.kernel.blkstatus import to_errno
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.kernel.rwbs import rwbs
@@ -56,7 +58,9 @@ _CAUSES = {
     for cause in (STATE_FULL, RING_FULL, _NO_CELL, _NO_STAMP, _NO_START, UNMATCHED_END, _UNRECORDED, RECURSION)
 }
 # Losses that cost a request; the others are only noted.
-_LOST = (STATE_FULL, _NO_CELL, RECURSION)
+_LOST = (STATE_FULL, _NO_CELL, RECURSION, UNSEEN)
+# Requests that a program saw at their end, and that are in no row.
+_UNCOUNTED = (_NO_CELL, UNMATCHED_END, RECURSION)
 
 _STAMPS = "the kernel's stamps"
 _OWN = "own times"
@@ -175,6 +179,8 @@ class BlockFlow(DeviceFlow):
         self._options = options
         self._devices = Devices(options.devices, stateful=self._unstamped)
         self._records: list[Record] = []
+        self._unseen: tuple[Unseen, ...] = ()
+        self._stopped = False
         self._sampling = Sampling()
         self._flight: Recorder | None = None
         if options.recorder is not None:
@@ -203,6 +209,23 @@ class BlockFlow(DeviceFlow):
         if self._flight is not None:
             self._flight.start(obj, self._devices.slots)
         return self._started(self._filters(), self._sources(loaded), self._notes(loaded))
+
+    def begin(self) -> None:
+        self._obj.bss.tracing = True
+        # Disks have counted by then what ended before.
+        cpus.barrier()
+        self._unseen = tuple(map(Unseen, self._watched_whole()))
+
+    def _watched_whole(self) -> tuple[list[blockdev.Extent], list[blockdev.Extent]]:
+        """Extents with a row for each request: those with the kernel's stamps, and those with wptrace's own times."""
+        found, stateful = [] if self._options.filter else self._devices.with_rows, self._devices.stateful
+        return [one for one in found if one.disk not in stateful], [one for one in found if one.disk in stateful]
+
+    def stop(self) -> None:
+        for one in self._unseen:
+            one.read_disks()
+        self._stopped = True
+        super().stop()
 
     def _filters(self) -> dict[str, Any]:
         return {**self._devices.chosen, **filters.describe(self._options.filter, self.filters)}
@@ -290,10 +313,17 @@ class BlockFlow(DeviceFlow):
     def snapshot(self) -> Snapshot:
         loaded = self._running
         obj, counters = loaded.obj, self._cells.counters
+        for one in self._unseen if not self._stopped else ():
+            one.read_disks()
         found = self.read_cells()
         ran = loaded.statistics()
         causes = dict(zip(self._causes, obj.bss.loss))
         causes[RECURSION] = loaded.misses(ran, END)
+        finished = self._cells.total("finished")
+        seen = finished + obj.bss.elsewhere + sum(causes[cause] for cause in _UNCOUNTED)
+        for one in self._unseen:
+            one.note(counters.items(), seen)
+        causes[UNSEEN] = sum(one.count for one in self._unseen)
         lost = {cause: causes[cause] for cause in _LOST}
         noted = {cause: count for cause, count in causes.items() if cause not in lost}
         noted[INCONSISTENT] = self._cells.shrunk
@@ -304,8 +334,10 @@ class BlockFlow(DeviceFlow):
         started = sum(count["started"] or count["finished"] for count in counters.values())
         stamped = self._stamped()
         started += sum(map(blockdev.in_flight, stamped)) + (causes[RECURSION] if stamped else 0)
+        # Those of disks with own times have a start.
+        started += sum(one.count for one in self._unseen[:1])
         return self._snapshot(
-            {REQUESTS: Book.read(started, self._cells.total("finished"), lost, noted, self._cells.total("failed"))},
+            {REQUESTS: Book.read(started, finished, lost, noted, self._cells.total("failed"))},
             found,
             {**counted(self._cells), **self._devices.loads.counters()},
             ran.values(),
@@ -325,7 +357,9 @@ class BlockFlow(DeviceFlow):
         return sorted({one.disk for one in extents if not _trusts_stamps(one.disk, times)})
 
     def read_cells(self) -> dict[Group, dict[str, Distribution]]:
-        self._devices.refresh(self._obj, self._cells.rename, self._slots_in_flight)
+        if self._devices.refresh(self._obj, self._cells.rename, self._slots_in_flight):
+            for one, extents in zip(self._unseen, self._watched_whole()):
+                one.compare(extents)
         self._cells.read()
         untimed = {group: count["untimed"] for group, count in self._cells.counters.items()}
         found = self._cells.copy()

@@ -29,11 +29,12 @@ from wptrace.engine.recorder_size import RecorderSize
 from wptrace.engine.resolver import Loaded, load
 from wptrace.engine.sampling import Sampling
 from wptrace.engine.tracepoints import argument
+from wptrace.engine.unseen import Unseen
 from wptrace.errors import UsageError, WptraceError
 from wptrace.flows.io import calls, parts
 from wptrace.flows.io import hooks as io_hooks
 from wptrace.flows.io import operations as io_operations
-from wptrace.flows.io.books import Books, Unseen
+from wptrace.flows.io.books import Books
 from wptrace.flows.io.hooks import HOOKS, TICK_NS
 from wptrace.flows.io.kinds import KINDS, OPERATION, OWNED_HIT, OWNED_OPERATION, REQUEST, REQUEST_KINDS
 from wptrace.flows.io.options import FILTERS, Options
@@ -211,7 +212,7 @@ class PathFlow(DeviceFlow):
         """Extents with a row for each request."""
         if self._options.filter or self._options.guest is not None:
             return []
-        return [one for one in self._devices.listed if one.name in self._devices.names]
+        return self._devices.with_rows
 
     # --- Other filters ----------------------------------------------------------------------------------------------
 
