@@ -170,7 +170,7 @@ class _Frames:
             spec.flag(has["intervals"]),
             has_events=False,
             whole=False,
-            began_ns=began_ns,
+            began_ns=spec.moment(has["began_ns"]) if "began_ns" in has else began_ns,
             of_events=spec.flag(has.get("of_events", False)),
         )
 

@@ -54,6 +54,8 @@ class About(NamedTuple):
     """Wanted parts of tables, by the names of outputs.registry.Wanted."""
     began_ns: int | None = None
     """The time of day at its begin, where it is made of what was traced before."""
+    clocks: bool = True
+    """Its times are those of this machine's clocks."""
     of_events: bool = False
     """Its figures are those of its events: there are no reports but the last one, which has the books."""
 
@@ -96,6 +98,7 @@ class CaptureOutput:
             "intervals": self.about.intervals,
             "shown": dict(self.about.shown),
             **({"of_events": True} if self.about.of_events else {}),
+            **({} if self.about.began_ns is None else {"began_ns": self.about.began_ns}),
         }
         self._write_new_names()
         self._json(Kind.START, fields)
@@ -282,8 +285,7 @@ class CaptureOutput:
 
     def _anchor(self) -> None:
         self._anchored = time.monotonic()
-        if self.about.began_ns is not None:
-            # No clock of this machine was asked.
+        if not self.about.clocks:
             self._json(Kind.CLOCK, {"realtime_ns": self.about.began_ns})
             return
         day, now = day_and_time()

@@ -149,7 +149,7 @@ def _recorder(
 
     if options.capture is None:
         return None
-    about = About("stages", (JOINED,), each=True, intervals=intervals, shown=shown, began_ns=began_ns)
+    about = About("stages", (JOINED,), each=True, intervals=intervals, shown=shown, began_ns=began_ns, clocks=False)
     return CaptureOutput(common.named(options.capture, "--capture"), about)
 
 

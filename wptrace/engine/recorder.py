@@ -162,7 +162,7 @@ class Recorder:
             f"a dump of the flight recorder: {(now - begin_ns) / 1e9:.1f} s, {count:,} records",
             *self._notes_of_dump,
         ]
-        about = About(view, self._kinds, each=True, of_events=True)
+        about = About(view, self._kinds, each=True, of_events=True, began_ns=begin_ns + offset)
         output = CaptureOutput(path, about)
         try:
             pieces = self._by_devices(ends, order, begin_ns)

@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The areas of the flight recorder: which records are whole, and in which order."""
+"""The areas of the flight recorder: which records are whole, and in which order; and its dumps."""
 
 from __future__ import annotations
 
 import struct
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
+from tests.unit.capture.made import replayed
+from tests.unit.engine.dumped import SECOND, dump
+from wptrace.bpf.object import BpfObject
+from wptrace.capture.reader import Capture
 from wptrace.engine.recorder import Whole, _areas, _entries, _ordered, _whole, does_not_fit
 from wptrace.kernel import memory
 
@@ -85,3 +91,19 @@ def test_there_must_be_room_for_a_dump_as_well(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(memory, "room", lambda: memory.Room(free << 20, "the cgroup /a"))
     takes = "a recorder does not fit that takes 100 MiB of the kernel's memory, and a dump of it 200 MiB for a moment"
     assert does_not_fit(100 << 20) == ("" if fits else f"{takes}: the cgroup /a has {free} MiB free")
+
+
+def test_times_after_the_start_of_a_dump_count_from_its_begin(
+    obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "dump.wpt"
+    made = dump(obj, path, 5, [(0.5, 1000), (1.5, 1000), (2.5, 1000)])
+    assert made.until_ns - made.since_ns >= 5 * SECOND
+    with closing(Capture(path)) as capture:
+        assert capture.head.began_ns == made.since_ns
+        # A join needs them.
+        assert all(anchor.realtime_ns > made.since_ns for anchor in capture.head.anchors)
+        assert len(capture.head.anchors) == 2
+    for options, count in ((("--since", "0s"), 3), (("--since", "1s"), 2), (("--since", "1s", "--until", "2s"), 1)):
+        _, *singles, summary = replayed(path, capsys, *options)
+        assert (len(singles), summary["operations"]["finished"]) == (count, count)
