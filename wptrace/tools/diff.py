@@ -153,15 +153,14 @@ class _Reading:
                 self._interval(item)
             elif isinstance(item, Report):
                 self._window.end(item)
-                if singles is not None and self._window.has(item.ts_ns):
-                    self._cut(item.ts_ns, 0)
+                self._cut(item.ts_ns, 0)
         report = self._window.report
         if report is None:
             raise WptraceError(
                 f"{self._wanted.name} has no interval in that time",
                 "wptrace replay shows when its intervals end",
             )
-        notes = list(singles.notes(report)) if singles is not None else []
+        notes = list(self._notes(report)) if singles is not None else []
         damaged = self._capture.damaged
         if damaged:
             notes.append(f"{damaged:,} of its frames {'is' if damaged == 1 else 'are'} damaged, and left out")
@@ -172,21 +171,29 @@ class _Reading:
         return Side(self._wanted.name, start, report, began_ns, there, tuple(notes), damaged, _mixed(start))
 
     def _interval(self, report: Report) -> None:
-        inside = self._window.add(report)
-        if inside:
+        if self._window.add(report):
             self._rows.add(report)
-        if self._singles is not None:
-            if inside:
-                self._cut(report.ts_ns, report.duration_ns)
-            else:
-                self._singles.drain()
+        self._cut(report.ts_ns, report.duration_ns)
 
     def _cut(self, ts_ns: int, duration_ns: int) -> None:
-        """Close a stretch with the single operations since the previous interval."""
-        found = {} if self._singles is None else self._singles.drain()
+        """Close a stretch with the single operations since the previous interval; drop those outside the window."""
+        if self._singles is None:
+            return
+        found = self._singles.drain()
+        if not self._window.has(ts_ns):
+            return
         for name, stretches in self._single.items():
             if duration_ns or name in found:
                 _append(stretches, Stretch(ts_ns, duration_ns, found.get(name, {})))
+
+    def _notes(self, report: Report) -> Iterator[str]:
+        """Generate a note if there are not as many single operations as the rows count."""
+        kind = kinds.OPERATION
+        counted = sum(stages[TOTAL].count for group, stages in report.cells.items() if group.kind.name == kind.name)
+        classes = [found for stretch in self._single[kind.name] for found in stretch.classes.values()]
+        listed = sum(one.count for found in classes for one in found.values())
+        if abs(listed - counted) > counted // 100:
+            yield f"{listed:,} of {counted:,} {kind.noun.plural} are there one by one: owners and sizes are theirs"
 
     def _measured(self, kind: Kind, report: Report) -> Measured:
         stretches = self._single.get(kind.name, [])
@@ -215,22 +222,11 @@ class _Singles:
         self._decoders: dict[int, Callable[[bytearray], None]] = {}
         self._found: dict[str, Classes] = {}
         self._known: set[tuple[Any, ...]] = set()
-        self._counts: Counter[str] = Counter()
 
     def drain(self) -> dict[str, Classes]:
         """Return the operations since the last call."""
         found, self._found = self._found, {}
-        for name, classes in found.items():
-            self._counts[name] += sum(one.count for inner in classes.values() for one in inner.values())
         return found
-
-    def notes(self, report: Report) -> Iterator[str]:
-        """Generate a note if there are fewer than the rows count."""
-        kind = kinds.OPERATION
-        counted = sum(stages[TOTAL].count for group, stages in report.cells.items() if group.kind.name == kind.name)
-        listed = self._counts[kind.name]
-        if abs(listed - counted) > counted // 100:
-            yield f"{listed:,} of {counted:,} {kind.noun.plural} are there one by one: owners and sizes are theirs"
 
     def take(self, found: Records) -> None:
         decode = self._decoders.get(found.number)

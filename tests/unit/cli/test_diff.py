@@ -32,9 +32,18 @@ _SECOND = 1_000_000_000
 
 
 def record(
-    obj: BpfObject, path: Path, device: list[float], each: bool = True, size: int = 4096, kernel: str = "6.12.0"
+    obj: BpfObject,
+    path: Path,
+    device: list[float],
+    each: bool = True,
+    size: int = 4096,
+    kernel: str = "6.12.0",
+    lost: int = 0,
 ) -> Path:
-    """Write a capture of 100 reads a second, by two tasks in turn, with this mean time in the device."""
+    """Write a capture of 100 reads a second, by two tasks in turn, with this mean time in the device.
+
+    So many of each second are in the rows alone.
+    """
     rand = seeded(len(device))
     output = CaptureOutput(path, made.ABOUT._replace(each=each))
     take = output.raw(obj, RECORDS, NAMES, lambda number: f"/cgroup{number}")
@@ -61,6 +70,8 @@ def record(
                 cells[name].add(ns)
             begin = (second + 1) * _SECOND + number
             values = {fs: times[0], place: times[1], "start_ns": begin, "end_ns": begin + sum(times)}
+            if number < lost:
+                continue
             task = (b"fio", b"pg")[number % 2]
             data += entry(obj, number, slot=1, comm=task, cgroup=55 + number % 2, length=size, result=size, **values)
         if each:
@@ -151,8 +162,19 @@ def test_two_stretches_of_one(obj: BpfObject, tmp_path: Path, capsys: pytest.Cap
     assert "read: 600 -> 600 operations" in out
     assert "us in device of sda" in out
     assert "no difference" in plain(capsys, path, "--against", "0s-2s", "--at", "3s-5s")
+    # All operations of each stretch are there one by one.
+    assert "one by one" not in out
     # Both stretches are of the same capture.
     assert "read: 600 -> 1,200 operations" in plain(capsys, path, path, "--against", "0s-6.5s")
+
+
+def test_single_operations_that_a_stretch_lacks_are_noted(
+    obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = record(obj, tmp_path / "lost.wpt", [100_000.0] * 8, lost=10)
+    out = plain(capsys, path, "--against", "0s-2.5s", "--at", "3.5s-6.5s")
+    assert "A: 180 of 200 operations are there one by one" in out
+    assert "B: 270 of 300 operations are there one by one" in out
 
 
 def test_a_verdict_says_when_it_began(obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
