@@ -92,7 +92,7 @@ class _Replay:
         self._lately = sums.Singles(self._kinds)
         self._of_singles = head.of_events or (bool(selection) and not self._by_rows)
         self._decoded = Singles(capture, capture.head, wanted.singles)
-        self._first_ns = self._last_ns = self._skipped = self._unlisted = 0
+        self._last_ns = self._skipped = self._unlisted = 0
         self._described: dict[str, Mapping[str, Any]] = {}
         """What the capture says of statements, by owner."""
         self._neighbours = ReplayedNeighbours(capture, selection, wanted.neighbours) if wanted.neighbours else None
@@ -176,7 +176,8 @@ class _Replay:
     def _start(self) -> Start:
         start, wanted, notes = self._head.start, self._wanted, []
         if self._window.bounded:
-            notes.append("figures are those of the intervals that end in the chosen time")
+            what = "events" if self._of_singles else "intervals"
+            notes.append(f"figures are those of the {what} that end in the chosen time")
         if self._of_singles and not self._head.of_events:
             notes.append("figures are those of the events of the capture, and not of its rows")
             if not self._head.each:
@@ -269,8 +270,7 @@ class _Replay:
             self._owned.add(event, requests)
         if not self._of_singles:
             return
-        self._first_ns = self._first_ns or event.start_ns
-        self._last_ns = event.end_ns
+        self._last_ns = max(self._last_ns, event.end_ns)
         self._in_the_way.add(event)
         for one in (event, *requests):
             self._singles.add(one)
@@ -363,14 +363,21 @@ class _Replay:
     def _of_events(self) -> Report:
         last = self._window.everything
         books = {one.book: Book() for one in self._kinds if one.book} if last is None else last.books
-        if last is not None and not self._window.bounded:
-            ts_ns, duration_ns = last.ts_ns, last.duration_ns
-        else:
-            ts_ns, duration_ns = self._last_ns, max(self._last_ns - self._first_ns, 0)
-        found = self._singles.report(ts_ns, duration_ns, books)
+        begin_ns, end_ns = self._span(last)
+        duration_ns = end_ns - begin_ns if last is None or self._window.bounded else last.duration_ns
+        found = self._singles.report(end_ns, max(duration_ns, 0), books)
         if self._unlisted:
             found.books[REQUESTS].note(UNLISTED, self._unlisted)
         return found._replace(counters={**found.counters, **self._in_the_way.counters()})
+
+    def _span(self, whole: Report | None) -> tuple[int, int]:
+        """Return the part of the chosen time that the recording covers."""
+        begin_ns, end_ns = self._head.began_ns, self._last_ns
+        if whole is not None:
+            # The figures of a trace may begin before its file.
+            begin_ns, end_ns = min(begin_ns, whole.ts_ns - whole.duration_ns), whole.ts_ns
+        since_ns, until_ns = self._wanted.since_ns, self._wanted.until_ns
+        return max(begin_ns, since_ns or 0), end_ns if until_ns is None else min(end_ns, until_ns)
 
     def _with_verdict(self, report: Report) -> Report:
         if not self._head.verdict_kinds:

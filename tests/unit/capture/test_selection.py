@@ -99,13 +99,19 @@ def test_single_ones_that_took_long(file: Path, capsys: pytest.CaptureFixture[st
     assert (singles, summary["operations"]["finished"]) == ([3, 4], 4)
 
 
+def ended() -> list[int]:
+    """Return when each operation ended."""
+    first = START_NS + wall_offset_ns()
+    return [first + place * 1_000_000_000 for place in range(4)]
+
+
+def moment(ns: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(ns // 10**9)) + f".{ns % 10**9:09d}"
+
+
 def test_a_part_of_the_time(obj: BpfObject, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = reported(file, capsys)[1]
-    at = [START_NS + wall_offset_ns() + place * 1_000_000_000 for place in range(4)]
-
-    def moment(ns: int) -> str:
-        return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(ns // 10**9)) + f".{ns % 10**9:09d}"
-
+    at = ended()
     singles, summary = reported(
         file, capsys, f"--since={moment(at[1] - 500_000_000)}", f"--until={moment(at[2] + 500_000_000)}"
     )
@@ -115,6 +121,22 @@ def test_a_part_of_the_time(obj: BpfObject, file: Path, capsys: pytest.CaptureFi
     everything = reported(file, capsys, f"--since={moment(at[0] - 10**9)}")[1]
     assert everything["rows"] == whole["rows"]
     assert everything["operations"] == whole["operations"]
+
+
+def test_a_part_of_the_time_is_as_long_where_events_answer(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rates used to be those of the time between the first event and the last one."""
+    at = ended()
+    since, until = at[1] - 500_000_000, at[2] + 500_000_000
+    singles, summary = reported(file, capsys, "--comm=fio", f"--since={moment(since)}", f"--until={moment(until)}")
+    assert singles == [2]
+    assert (summary["ts_ns"], summary["duration_ns"]) == (until, 2_000_000_000)
+    whole = reported(file, capsys)[1]
+    # Only as much of it as was recorded.
+    end = whole["ts_ns"]
+    later = reported(file, capsys, "--pid=9", f"--since={moment(since)}", f"--until={moment(end + 10**9)}")[1]
+    assert (later["ts_ns"], later["duration_ns"]) == (end, end - since)
+    earlier = reported(file, capsys, "--pid=7", f"--since={moment(at[0] - 10**10)}", f"--until={moment(until)}")[1]
+    assert (earlier["ts_ns"], earlier["duration_ns"]) == (until, until - (end - whole["duration_ns"]))
 
 
 @pytest.mark.parametrize(
