@@ -5,14 +5,24 @@ from __future__ import annotations
 
 from wptrace.capture.reader import Capture, Head, NextTrace
 from wptrace.capture.sums import Intervals
+from wptrace.errors import WptraceError
+from wptrace.kernel.clock import clock_seconds
 from wptrace.model.report import Report
+
+
+class NoIntervalError(WptraceError):
+    """There is nothing in a window."""
+
+    def __init__(self, name: str, window: Window) -> None:
+        begin, end = (clock_seconds(ns, True) for ns in window.covered())
+        super().__init__(f"{name} has no interval in that time", f"it goes from {begin} to {end}")
 
 
 class Window:
     """Times of day; without bounds it is the whole."""
 
     def __init__(self, head: Head, since_ns: int | None = None, until_ns: int | None = None) -> None:
-        self._kinds, self._partial = head.start.kinds, head.partial
+        self._kinds, self._partial, self._began_ns = head.start.kinds, head.partial, head.began_ns
         self._since_ns, self._until_ns = since_ns, until_ns
         self.bounded = since_ns is not None or until_ns is not None
         self._before, self._trace, self._inside = Intervals(), Intervals(), Intervals()
@@ -76,6 +86,23 @@ class Window:
         if not self.bounded:
             return self.everything
         return self._inside.report(self._kinds) if self._inside.count else None
+
+    def span(self, seen_ns: int) -> tuple[int, int]:
+        """Return the part of the window that the recording covers; its end is before its begin if that is nothing.
+
+        Without a report it goes to `seen_ns`, the end of the last event.
+        """
+        begin_ns, end_ns = self.covered(seen_ns)
+        since_ns, until_ns = self._since_ns, self._until_ns
+        return max(begin_ns, since_ns or 0), end_ns if until_ns is None else min(end_ns, until_ns)
+
+    def covered(self, seen_ns: int = 0) -> tuple[int, int]:
+        """Return from when to when the recording goes."""
+        whole = self.everything
+        if whole is None:
+            return self._began_ns, max(self._began_ns, seen_ns)
+        # The figures of a trace may begin before its file.
+        return max(min(self._began_ns, whole.ts_ns - whole.duration_ns), 0), whole.ts_ns
 
 
 def report(capture: Capture, since_ns: int | None = None, until_ns: int | None = None) -> Report | None:

@@ -15,8 +15,7 @@ from wptrace.analysis.measured import DEV, OWNED_BY, SIZE, STRETCHES, Measured, 
 from wptrace.analysis.split import Class, Sums, put
 from wptrace.capture.layout import Described
 from wptrace.capture.reader import Capture, NextTrace, Records
-from wptrace.capture.recording import Window
-from wptrace.errors import WptraceError
+from wptrace.capture.recording import NoIntervalError, Window
 from wptrace.flows.io import kinds, records
 from wptrace.flows.io.block import ONE_STAMP
 from wptrace.flows.io.options import CGROUP, COMM, DIR, FILE
@@ -156,10 +155,7 @@ class _Reading:
                 self._cut(item.ts_ns, 0)
         report = self._window.report
         if report is None:
-            raise WptraceError(
-                f"{self._wanted.name} has no interval in that time",
-                "wptrace replay shows when its intervals end",
-            )
+            raise NoIntervalError(self._wanted.name, self._window)
         notes = list(self._notes(report)) if singles is not None else []
         damaged = self._capture.damaged
         if damaged:

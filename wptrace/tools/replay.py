@@ -15,7 +15,7 @@ from wptrace.analysis.overlap import Span
 from wptrace.analysis.verdict import TIMED, Case, Rules, judge
 from wptrace.capture import sums
 from wptrace.capture.reader import Capture, Found, Head, NextTrace, Records
-from wptrace.capture.recording import Window
+from wptrace.capture.recording import NoIntervalError, Window
 from wptrace.capture.selection import Selection
 from wptrace.errors import UsageError, WptraceError
 from wptrace.flows.io import kinds, options, rules
@@ -93,6 +93,8 @@ class _Replay:
         self._of_singles = head.of_events or (bool(selection) and not self._by_rows)
         self._decoded = Singles(capture, capture.head, wanted.singles)
         self._last_ns = self._skipped = self._unlisted = 0
+        self._shown = False
+        """An event was shown."""
         self._described: dict[str, Mapping[str, Any]] = {}
         """What the capture says of statements, by owner."""
         self._neighbours = ReplayedNeighbours(capture, selection, wanted.neighbours) if wanted.neighbours else None
@@ -162,6 +164,8 @@ class _Replay:
                 report = report._replace(incident=self._incidents.found())
             if report is not None and self._described:
                 report = self._with_origins(report)
+        if report is None and self._window.bounded and not self._shown and (self._pace is None or not self._pace.over):
+            raise NoIntervalError(str(self._head.start.file), self._window)
         if report is not None:
             if self._capture.damaged:
                 next(iter(report.books.values())).note(DAMAGED, self._capture.damaged)
@@ -235,7 +239,6 @@ class _Replay:
 
     def _take(self, events: Iterator[tuple[Event, Span | None]]) -> None:
         wanted = self._wanted
-        shown = False
         for event, span in events:
             is_asked = self._window.has(event.end_ns) and self._is_selected(event)
             if self._incidents is not None:
@@ -254,9 +257,9 @@ class _Replay:
                 except NONSENSE as error:
                     raise NonsenseError(self._head.start.file) from error
             if wanted.singles and (not wanted.slow_ns or event.total_ns >= wanted.slow_ns or self._is_sampled()):
-                shown = True
+                self._shown = True
                 self._output.event(event)
-        if shown:
+        if self._shown:
             self._output.flush()
 
     def _is_selected(self, event: Event) -> bool:
@@ -327,7 +330,8 @@ class _Replay:
 
     def _summary(self) -> Report | None:
         if self._of_singles:
-            return self._with_verdict(self._of_events())
+            of_events = self._of_events()
+            return None if of_events is None else self._with_verdict(of_events)
         found = self._window.report
         if found is None or (found is self._window.summary and not self._selection):
             return found
@@ -360,24 +364,20 @@ class _Replay:
             verdict = with_owners(report.verdict, verdict)
         return report._replace(verdict=verdict)
 
-    def _of_events(self) -> Report:
+    def _of_events(self) -> Report | None:
         last = self._window.everything
         books = {one.book: Book() for one in self._kinds if one.book} if last is None else last.books
-        begin_ns, end_ns = self._span(last)
-        duration_ns = end_ns - begin_ns if last is None or self._window.bounded else last.duration_ns
-        found = self._singles.report(end_ns, max(duration_ns, 0), books)
+        if last is not None and not self._window.bounded:
+            ts_ns, duration_ns = last.ts_ns, last.duration_ns
+        else:
+            begin_ns, ts_ns = self._window.span(self._last_ns)
+            duration_ns = ts_ns - begin_ns
+            if duration_ns < 0:
+                return None
+        found = self._singles.report(ts_ns, duration_ns, books)
         if self._unlisted:
             found.books[REQUESTS].note(UNLISTED, self._unlisted)
         return found._replace(counters={**found.counters, **self._in_the_way.counters()})
-
-    def _span(self, whole: Report | None) -> tuple[int, int]:
-        """Return the part of the chosen time that the recording covers."""
-        begin_ns, end_ns = self._head.began_ns, self._last_ns
-        if whole is not None:
-            # The figures of a trace may begin before its file.
-            begin_ns, end_ns = min(begin_ns, whole.ts_ns - whole.duration_ns), whole.ts_ns
-        since_ns, until_ns = self._wanted.since_ns, self._wanted.until_ns
-        return max(begin_ns, since_ns or 0), end_ns if until_ns is None else min(end_ns, until_ns)
 
     def _with_verdict(self, report: Report) -> Report:
         if not self._head.verdict_kinds:

@@ -14,7 +14,7 @@ from tests.unit.capture.made import ABOUT, START, entry, keep, replayed, report,
 from wptrace.bpf.object import BpfObject
 from wptrace.capture.writer import About, CaptureOutput
 from wptrace.cli.main import main
-from wptrace.errors import UsageError
+from wptrace.errors import UsageError, WptraceError
 from wptrace.flows.io.records import RECORDS
 from wptrace.flows.size import REQUEST as SIZES
 from wptrace.kernel.clock import wall_offset_ns
@@ -137,6 +137,29 @@ def test_a_part_of_the_time_is_as_long_where_events_answer(file: Path, capsys: p
     assert (later["ts_ns"], later["duration_ns"]) == (end, end - since)
     earlier = reported(file, capsys, "--pid=7", f"--since={moment(at[0] - 10**10)}", f"--until={moment(until)}")[1]
     assert (earlier["ts_ns"], earlier["duration_ns"]) == (until, until - (end - whole["duration_ns"]))
+
+
+@pytest.mark.parametrize("options", [[], ["--comm=fio"], ["--json"], ["--json", "--pid=7"]], ids=" ".join)
+def test_a_time_that_the_capture_does_not_have(
+    options: list[str], file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It used to end as if all was well, without a summary."""
+    at = ended()
+    for chosen in (f"--since={moment(at[3] + 10**10)}", f"--until={moment(at[0] - 10**10)}"):
+        with pytest.raises(WptraceError, match="has no interval in that time") as found:
+            main(["replay", str(file), chosen, *options])
+        assert found.value.exit_code == 1
+        goes = [time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ns // 10**9)) for ns in (at[3] - 4 * 10**9, at[3])]
+        assert found.value.hint == f"it goes from {goes[0]} to {goes[1]}"
+    assert "summary" not in capsys.readouterr().out
+
+
+def test_events_of_a_time_in_which_no_interval_ends(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    at = ended()
+    options = [f"--since={moment(at[1] - 10**8)}", f"--until={moment(at[1] + 500)}"]
+    assert [one["kind"] for one in replayed(file, capsys, *options)] == ["start", "operation"]
+    with pytest.raises(WptraceError, match="has no interval in that time"):
+        main(["replay", str(file), "--summary", *options])
 
 
 @pytest.mark.parametrize(
