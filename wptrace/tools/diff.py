@@ -27,6 +27,8 @@ from wptrace.model import units
 from wptrace.model.distribution import index
 from wptrace.model.kind import NOBODY, OTHERS, TOTAL, Kind
 from wptrace.model.report import QuietOutput, Report, Start
+from wptrace.tools import dumped
+from wptrace.tools.dumped import Dumped
 from wptrace.tools.singles import NONSENSE, NonsenseError
 
 BY = (COMM, CGROUP, FILE, DIR)
@@ -132,7 +134,9 @@ class _Reading:
         self._capture, self._wanted = capture, wanted
         head = self._head = capture.head
         self._window = Window(head, wanted.since_ns, wanted.until_ns)
-        self._rows = _Rows(head.start.kinds)
+        self._start = dumped.start(head.start) if head.of_events else head.start
+        self._dumped = Dumped(capture) if head.of_events else None
+        self._rows = _Rows(self._start.kinds)
         # Requests of operations are in records of these, and have rows of their own.
         each = head.each and head.start.flow == "io" and head.start.level == "path" and not head.of_events
         by = wanted.by or str(head.start.filters.get("by", ""))
@@ -141,30 +145,37 @@ class _Reading:
         self._single: dict[str, list[Stretch]] = {kinds.OPERATION.name: [], kinds.HIT.name: []}
 
     def side(self) -> Side:
-        singles = self._singles
-        for item in self._capture.items(singles is not None):
+        singles, dump = self._singles, self._dumped
+        for item in self._capture.items(singles is not None or dump is not None):
             if isinstance(item, NextTrace):
                 self._window.begin()
+                if dump is not None:
+                    dump.next_trace()
             elif isinstance(item, Records):
                 if singles is not None:
                     singles.take(item)
+                elif dump is not None:
+                    for report in dump.take(item):
+                        self._interval(report)
+            elif isinstance(item, Report) and dump is not None:
+                self._window.add(dump.rest(item))
             elif isinstance(item, Report) and item.kind == "interval":
                 self._interval(item)
             elif isinstance(item, Report):
                 self._window.end(item)
                 self._cut(item.ts_ns, 0)
-        report = self._window.report
-        if report is None:
+        whole = self._window.report
+        if whole is None:
             raise NoIntervalError(self._wanted.name, self._window)
-        notes = list(self._notes(report)) if singles is not None else []
+        notes = list(self._notes(whole)) if singles is not None else []
         damaged = self._capture.damaged
         if damaged:
             notes.append(f"{damaged:,} of its frames {'is' if damaged == 1 else 'are'} damaged, and left out")
         began_ns = self._rows.began_ns or self._head.began_ns
-        found = {kind.name: self._measured(kind, report) for kind in self._rows.kinds}
+        found = {kind.name: self._measured(kind, whole) for kind in self._rows.kinds}
         there = {name: one for name, one in found.items() if one.classes}
-        start = self._head.start
-        return Side(self._wanted.name, start, report, began_ns, there, tuple(notes), damaged, _mixed(start))
+        start = self._start
+        return Side(self._wanted.name, start, whole, began_ns, there, tuple(notes), damaged, _mixed(start))
 
     def _interval(self, report: Report) -> None:
         if self._window.add(report):

@@ -20,14 +20,14 @@ from wptrace.capture.selection import Selection
 from wptrace.errors import UsageError, WptraceError
 from wptrace.flows.io import kinds, options, rules
 from wptrace.model.book import Book, Cause
-from wptrace.model.kind import REQUESTS, Group
-from wptrace.model.report import BYTES, Event, Output, Report, Start
+from wptrace.model.kind import REQUESTS
+from wptrace.model.report import Event, Output, Report, Start
 from wptrace.model.rows import offer_rows
 from wptrace.tools import owned
 from wptrace.tools.owned import Owned
 from wptrace.tools.pace import ReplayPace
 from wptrace.tools.replayed_neighbours import COUNTED, EXACT, ReplayedNeighbours, with_owners
-from wptrace.tools.singles import NONSENSE, NonsenseError, Singles
+from wptrace.tools.singles import NONSENSE, NonsenseError, Singles, request
 
 UNLISTED = Cause(
     "unlisted",
@@ -285,10 +285,7 @@ class _Replay:
         if event.group.kind is not kinds.OPERATION:
             return ()
         if span is not None:
-            times, total = event.stages, span.completed_ns - span.queued_ns
-            stages = {name: times.get(name, 0) for name in kinds.REQUEST_STAGES}
-            group = Group(kinds.REQUEST, (span.dev, span.op))
-            return (Event(group, event.end_ns, total, stages, {BYTES: span.bytes}),)
+            return (request(event, span),)
         fields = event.fields
         # In a recorder they have records of their own.
         if not self._head.of_events and fields.get("requests", 0) > fields.get("readahead", 0):

@@ -15,12 +15,12 @@ from wptrace.capture.records import Names
 from wptrace.engine.definition import records as objects
 from wptrace.errors import WptraceError
 from wptrace.flows.io import block, recorded, records
-from wptrace.flows.io.kinds import UNREAD, text_label
+from wptrace.flows.io.kinds import REQUEST, REQUEST_STAGES, UNREAD, text_label
 from wptrace.flows.io.parts import images, kicks
 from wptrace.flows.io.spans import OwnerNames, Spans
 from wptrace.kernel.cgroup_names import CgroupNames
-from wptrace.model.kind import TEXTS
-from wptrace.model.report import Event
+from wptrace.model.kind import TEXTS, Group
+from wptrace.model.report import BYTES, Event
 from wptrace.model.rows import Rows
 
 NONSENSE = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError)
@@ -94,6 +94,14 @@ class Singles:
                 raise WptraceError(f"the capture has records of a {layout.record}, which this version does not know")
             made = self._decoders[found.number] = _DECODERS[layout.record](self._capture, layout, self._whole)
         return made(found) if self._images is None else map(self._images.events, made(found))
+
+
+def request(event: Event, span: Span) -> Event:
+    """Return the request that an operation made, as an event of its own."""
+    times, total = event.stages, span.completed_ns - span.queued_ns
+    stages = {name: times.get(name, 0) for name in REQUEST_STAGES}
+    group = Group(REQUEST, (span.dev, span.op))
+    return Event(group, event.end_ns, total, stages, {BYTES: span.bytes})
 
 
 def _pieces(found: Records, layout: Described, plain: struct.Struct) -> Iterator[list[tuple[Any, ...]]]:

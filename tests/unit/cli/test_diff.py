@@ -13,11 +13,13 @@ import pytest
 from tests.unit.analysis.made_sides import compared, seeded
 from tests.unit.capture import made
 from tests.unit.capture.made import entry
+from tests.unit.engine.dumped import dump
 from tests.unit.flows.io.test_records import NAMES
 from wptrace.bpf.object import BpfObject
 from wptrace.capture.reader import Capture
 from wptrace.capture.writer import CaptureOutput
 from wptrace.cli.main import main
+from wptrace.engine.recorder import Dump
 from wptrace.errors import ConditionError, UsageError, WptraceError
 from wptrace.flows.io.kinds import KINDS, OPERATION, STAGES
 from wptrace.flows.io.records import RECORDS
@@ -256,6 +258,53 @@ def test_a_page(quick: Path, slow: Path, tmp_path: Path, capsys: pytest.CaptureF
     with pytest.raises(UsageError):
         main(["diff", str(quick), str(slow), "--to", "html", "-o", str(quick)])
     assert quick.read_bytes() == before
+
+
+def dumped(obj: BpfObject, path: Path, device_ns: int) -> Dump:
+    """Dump 100 reads in each of 6 s, from half a second after the begin on."""
+    return dump(obj, path, 7, [(0.505 + n / 100, device_ns + n % 7 * 1000) for n in range(600)])
+
+
+def test_dumps_of_the_recorder(obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A dump has events alone: it was taken for a capture in which nothing happened."""
+    before, after = tmp_path / "before.wpt", tmp_path / "after.wpt"
+    made = dumped(obj, before, 100_000)
+    dumped(obj, after, 150_000)
+    found = json.loads(plain(capsys, before, after, "--json"))
+    assert (found["a"]["start_ns"], found["a"]["duration_ns"]) == (made.since_ns, made.until_ns - made.since_ns)
+    (one,) = [change for change in found["changes"] if change["kind"] == "operation"]
+    assert (one["a_count"], one["b_count"], one["b_mean_ns"] - one["a_mean_ns"]) == (600, 600, 50_000)
+    rows = {(row["kind"], row["stage"]): row["a"]["count"] for row in found["rows"] if row["stage"] == TOTAL}
+    assert rows == {("operation", TOTAL): 600, ("request", TOTAL): 600}
+    out = plain(capsys, before, after)
+    assert "us in device of sda" in out
+    assert "fewer than 4 intervals" not in out
+    assert "read: 50 -> 200 operations, 50 /s -> 100 /s" in plain(capsys, before, "--against=0s-1.5s", "--at=2.5s-4.5s")
+
+
+def test_dumps_behind_one_another(obj: BpfObject, tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("one.wpt", "two.wpt")]
+    made = [dumped(obj, path, 100_000) for path in paths]
+    both = tmp_path / "both.wpt"
+    both.write_bytes(b"".join(path.read_bytes() for path in paths))
+    with closing(Capture(both)) as capture:
+        side = read(capture, Wanted("both"))
+    assert side.began_ns == made[0].since_ns
+    assert side.report.duration_ns == sum(one.until_ns - one.since_ns for one in made)
+    assert [sums.count for sums in side.measured["operation"].classes["read"].values()] == [1200]
+
+
+def test_a_dump_is_no_measure_of_what_it_has_a_part_of(
+    obj: BpfObject, tmp_path: Path, quick: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Quick page-cache hits and rows by owner have no records."""
+    path = tmp_path / "dump.wpt"
+    dumped(obj, path, 100_000)
+    with closing(Capture(path)) as capture:
+        side = read(capture, Wanted("dump", singles=False))
+    assert [kind.name for kind in side.start.kinds] == ["operation", "request"]
+    found = json.loads(plain(capsys, path, quick, "--json"))
+    assert [change["a_count"] for change in found["changes"]] == [600]
 
 
 @pytest.mark.parametrize("flow", ["io", "cpu", "size", "stacks"])

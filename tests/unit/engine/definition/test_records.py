@@ -27,6 +27,7 @@ from wptrace.errors import WptraceError
 from wptrace.model.book import Book
 from wptrace.model.kind import ALL, REQUESTS, TOTAL, Comm
 from wptrace.model.report import BYTES, Event, Overhead, QuietOutput, Report, Start
+from wptrace.tools import diff
 from wptrace.tools.replay import Wanted, replay
 
 WHOLE = (
@@ -101,6 +102,11 @@ def test_a_dump_has_each_with_its_row_and_all_that_is_counted(obj: BpfObject, tm
     assert report.counters == {first.group: {BYTES: 512}, second.group: {BYTES: 512, "torn": 1}}
     assert report.cells[second.group][TOTAL].sum == 70
     assert (report.book.finished, report.book.failed) == (2, 1)
+    with closing(Capture(tmp_path / "x.wpt")) as capture:
+        side = diff.read(capture, diff.Wanted("x.wpt"))
+    sums = {group.values: cells[TOTAL].sum for group, cells in side.report.cells.items()}
+    assert sums == {first.group.values: 900, second.group.values: 70}
+    assert (side.report.counters, side.report.book.finished) == (report.counters, 2)
 
 
 def test_a_single_stage_is_the_total(obj: BpfObject, tmp_path: Path) -> None:
