@@ -37,7 +37,7 @@ class Dumped:
     def _begin(self, began_ns: int | None) -> None:
         self._began_ns = began_ns
         self._since_ns: int | None = None
-        self._told_ns = 0
+        self._reported_ns = 0
         self._events = sums.Singles(self._kinds)
 
     def next_trace(self) -> None:
@@ -63,9 +63,9 @@ class Dumped:
 
     def rest(self, summary: Report) -> Report:
         """Return what came after the last interval, with the losses of all."""
-        return self._report(summary.ts_ns, max(summary.duration_ns - self._told_ns, 0), summary.books)
+        return self._report(summary.ts_ns, max(summary.duration_ns - self._reported_ns, 0), summary.books)
 
     def _report(self, ts_ns: int, duration_ns: int, books: Mapping[str, Book]) -> Report:
-        self._told_ns += duration_ns
+        self._reported_ns += duration_ns
         found, self._events = self._events, sums.Singles(self._kinds)
         return found.report(ts_ns, duration_ns, books)._replace(kind="interval")
