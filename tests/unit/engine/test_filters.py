@@ -73,7 +73,7 @@ def applied(wanted: Filter, bss: Any = None) -> dict[str, Any]:
 
 
 def test_the_source_still_says_what_is_tested_here() -> None:
-    assert len(NAMES) == 20
+    assert len(NAMES) == 22
     assert "filter_ops >> what & 1" in SOURCE
     assert dict(re.findall(r"FILTER_OPS_(\w+) = (\d+),", SOURCE)) == {
         "READ": "1", "WRITE": "2", "BOTH": "3", "SYNC": "4", "PAGEFAULT": "8", "SWAPIN": "16",
