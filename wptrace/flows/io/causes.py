@@ -54,7 +54,7 @@ NEIGHBOUR_LATE = Cause("neighbour_late", "of an exact overlap: a request was rep
 UNSEEN_START = Cause(
     "unseen_start", "the kernel skipped the program at the start of a request: counted by the kernel's own stamps"
 )
-UNSEEN = Cause("unseen", "the kernel skipped the programs at both ends of a request: the disk has counted it")
+UNSEEN = Cause("unseen", "the kernel skipped the programs that see a request: the disk has counted it")
 
 _LOST = (OP_FULL, BIO_FULL, UNMATCHED_START, OP_UNENDED)
 NOTED = (
