@@ -97,7 +97,7 @@ def _advice(found: Finding, advice: Mapping[str, str]) -> str:
 
 
 def idle(case: Case) -> Finding | None:
-    if case.cells:
+    if case.main is not None:
         return None
     return Finding("idle", {"in_flight": sum(book.in_flight for book in case.report.books.values())})
 

@@ -105,10 +105,17 @@ def _joined(before: Book | None, book: Book) -> Book:
     return made
 
 
-def part(report: Report, kinds: Sequence[Kind], keeps: Callable[[Group], bool]) -> Report:
-    """Rows of some groups. Of what was started, and lost, nobody knows more than that these have finished."""
-    cells = {group: stages for group, stages in report.cells.items() if keeps(group)}
-    counters = {group: counts for group, counts in report.counters.items() if keeps(group)}
+def part(report: Report, kinds: Sequence[Kind], keeps: Callable[[Group], bool], plain: Mapping[Kind, Kind]) -> Report:
+    """Rows of some groups. Of what was started, and lost, nobody knows more than that these have finished.
+
+    Rows by owner of the kinds in `plain` alone answer: their sums are the rows of the kinds without owners.
+    """
+    cells = {group: dict(stages) for group, stages in report.cells.items() if keeps(group)}
+    counters = {group: Counter(counts) for group, counts in report.counters.items() if keeps(group)}
+    for group in [one for one in cells if one.kind in plain]:
+        merge_stages(cells, plain[group.kind].group(*group.values[:-1]), {TOTAL: cells[group][TOTAL]})
+    for group in [one for one in counters if one.kind in plain]:
+        counters.setdefault(plain[group.kind].group(*group.values[:-1]), Counter()).update(counters[group])
     books = {}
     for name, book in report.books.items():
         made = books[name] = Book()

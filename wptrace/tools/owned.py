@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from wptrace.analysis.waits import OWNED_WAIT
@@ -20,6 +20,8 @@ from wptrace.model.report import Event, Report
 
 _BY = (PROCESS, THREAD, COMM, CGROUP, FILE, DIR, DEVICE)
 NOTE = "rows by {} are computed from the single operations and requests of the capture"
+_PLAIN = {owned.name: kind.name for kind, owned in zip((kinds.OPERATION, kinds.HIT, kinds.REQUEST), owners.KINDS[FILE])}
+"""Names of kinds without owners by those of kinds with them."""
 _NAMES = {*(kind.name for kind in owners.KINDS[FILE]), OWNED_WAIT}
 # The largest number of processes whose names are remembered.
 _MOST = 1 << 16
@@ -29,6 +31,13 @@ def answers(head: Head, by: str) -> bool:
     """Whether the capture has each operation, and that says whose it is."""
     is_known = by in _BY or has_texts(head, by)
     return head.start.flow == "io" and head.start.level in OWNED and head.each and is_known
+
+
+def answering(found: Sequence[Kind], selection: Selection) -> dict[Kind, Kind]:
+    """The kinds of rows by owner that answer a selection in the place of those without owners."""
+    by_name = {kind.name: kind for kind in found}
+    plain = {kind: by_name.get(_PLAIN.get(kind.name, "")) for kind in found if not selection.unanswered(kind)}
+    return {kind: other for kind, other in plain.items() if other is not None and selection.unanswered(other)}
 
 
 def have_rows(head: Head, by: str, selection: Selection) -> bool:

@@ -86,6 +86,7 @@ class _Replay:
         self._owned = Owned(wanted.by) if wanted.by else None
         self._selection = selection = wanted.selection
         self._by_rows = not selection or self._answered(head)
+        self._answering = owned.answering(self._kinds, selection) if self._by_rows else {}
         self._window = Window(head, wanted.since_ns, wanted.until_ns)
         self._singles = sums.Singles(self._kinds)
         self._in_the_way = rules.InTheWay()
@@ -323,7 +324,9 @@ class _Replay:
         return found.report(report.ts_ns, report.duration_ns, report.books)._replace(kind="interval")
 
     def _part(self, report: Report) -> Report:
-        return sums.part(report, self._kinds, self._selection.keeps) if self._selection else report
+        if not self._selection:
+            return report
+        return sums.part(report, self._kinds, self._selection.keeps, self._answering)
 
     def _summary(self) -> Report | None:
         if self._of_singles:
@@ -377,8 +380,9 @@ class _Replay:
         return found._replace(counters={**found.counters, **self._in_the_way.counters()})
 
     def _with_verdict(self, report: Report) -> Report:
-        if not self._head.verdict_kinds:
-            return report
+        if not self._head.verdict_kinds or self._answering:
+            # Rows by owner do not say in which stage the time was.
+            return report._replace(verdict=None)
         return report._replace(verdict=judge(Case(report, self._head.verdict_kinds, [], 0), self._rules()))
 
     def _rules(self) -> Rules:

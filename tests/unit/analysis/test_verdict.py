@@ -31,7 +31,7 @@ REQUESTS = REQUEST.group("sda", "read")
 HITS = HIT.group("sda", "read")
 RULES = io_rules.path()
 Cells = Mapping[Group, Mapping[str, Distribution]]
-KINDS = (OPERATION, HIT, REQUEST, SLEEP, WAIT, *io_owners.KINDS[options.COMM])
+KINDS = (OPERATION, HIT, LAYER, REQUEST, SLEEP, WAIT, *io_owners.KINDS[options.COMM])
 
 
 def cell(times: int = 1, **stages: int) -> dict[str, Distribution]:
@@ -90,6 +90,7 @@ def finding(rule: Any, cells: Cells | Case, **more: Any) -> Finding:
         ({HITS: cell(9)}, "cached"),
         ({HITS: cell(9), REQUESTS: cell(2, device=5)}, "largest"),
         ({REQUESTS: cell(9)}, "unmeasured"),
+        ({LAYER.group("dm-0", "read"): cell(9, device=5)}, "idle"),
         ({READ: cell(2, device=5)}, "largest"),
     ],
 )

@@ -11,16 +11,19 @@ from typing import Any
 import pytest
 
 from tests.unit.capture.made import ABOUT, START, entry, keep, replayed, report, totals, write
+from tests.unit.outputs.samples import distribution
 from wptrace.bpf.object import BpfObject
 from wptrace.capture.writer import About, CaptureOutput
 from wptrace.cli.main import main
 from wptrace.errors import UsageError, WptraceError
+from wptrace.flows.io.kinds import KINDS, OPERATION, REQUEST
+from wptrace.flows.io.parts import owners
 from wptrace.flows.io.records import RECORDS
 from wptrace.flows.size import REQUEST as SIZES
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.model.book import Book
-from wptrace.model.kind import REQUESTS
-from wptrace.model.report import Overhead, Report, arranged
+from wptrace.model.kind import OPERATIONS, REQUESTS, Task
+from wptrace.model.report import BYTES, Overhead, Report, arranged
 from wptrace.model.tally import Tally
 
 MANY: tuple[dict[str, Any], ...] = (
@@ -209,6 +212,58 @@ def test_what_rows_alone_cannot_answer(tmp_path: Path, capsys: pytest.CaptureFix
     assert reported(path, capsys, "--dev=sda", "--op=read")[1]["rows"] == summary["rows"]
     with pytest.raises(UsageError, match="--pid cannot be answered: rows of this capture do not have it, and there"):
         main(["replay", str(path), "--pid=1"])
+
+
+@pytest.fixture
+def rows_by_process(tmp_path: Path) -> Path:
+    """What `wptrace io --by process` counts of two processes, without events."""
+    operations, hits, requests = owners.KINDS["process"]
+    mine, other = Task("fio", 7), Task("dd", 9)
+    cells = {
+        OPERATION.group("sda", "read"): {"fs": distribution([1, 1, 5]), "total": distribution([10, 20, 90])},
+        REQUEST.group("sda", "read"): {"device": distribution([4, 5, 6]), "total": distribution([4, 5, 6])},
+        operations.group("sda", "read", mine): {"total": distribution([10, 20])},
+        operations.group("sda", "read", other): {"total": distribution([90])},
+        hits.group("sda", "read", mine): {"total": distribution([3])},
+        requests.group("sda", "read", mine): {"under_way": distribution([4, 5]), "total": distribution([4, 5])},
+    }
+    counters = {group: {BYTES: 4096} for group in cells}
+    kinds = [*KINDS, operations, hits, requests]
+    books = {REQUESTS: Book.read(3, 3, {}, {}), OPERATIONS: Book.read(4, 4, {}, {})}
+    whole = Report("summary", 2, 10**9, books, arranged(cells, kinds), counters, Overhead(0, 0, 0, 0, 0, 0))
+    output = CaptureOutput(tmp_path / "rows.wpt", ABOUT._replace(each=False))
+    output.start(START._replace(filters={"by": "process"}, kinds=kinds))
+    output.interval(whole._replace(kind="interval"))
+    output.summary(whole)
+    output.close()
+    return tmp_path / "rows.wpt"
+
+
+@pytest.mark.parametrize("selected", ["--comm=fio", "--pid=7"])
+def test_rows_by_owner_answer_for_those_without_owners(
+    selected: str, rows_by_process: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """This ended in a traceback: the verdict had no rule for rows by owner alone."""
+    found = replayed(rows_by_process, capsys, selected)
+    summary = found[-1]
+    counts = [(row["kind"], row["count"], row["sum_ns"]) for row in totals(summary)]
+    assert counts[:3] == [("operation", 2, 30), ("hit", 1, 3), ("request", 2, 9)]
+    assert (summary["operations"]["finished"], summary["requests"]["finished"]) == (3, 2)
+    # In which stage the time was is not known.
+    assert "verdict" not in summary
+    for form in ("html", "json"):
+        assert main(["replay", str(rows_by_process), selected, "--to", form, "-o", str(tmp_path / form)]) == 0
+    capsys.readouterr()
+    assert main(["replay", str(rows_by_process), selected]) == 0
+    shown = capsys.readouterr().out
+    assert "2 operations (0 in flight), 1 page-cache hit, 2 requests (0 in flight), 4 KiB" in shown
+    assert "verdict" not in shown
+
+
+def test_rows_without_owners_are_not_counted_twice(rows_by_process: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    summary = replayed(rows_by_process, capsys, "--op=read")[-1]
+    assert (summary["operations"]["finished"], summary["requests"]["finished"]) == (3, 3)
+    assert summary["verdict"]["findings"][0]["stage"] == "fs"
 
 
 def test_figures_that_are_not_of_each_are_said_to_be(

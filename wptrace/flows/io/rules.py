@@ -419,7 +419,7 @@ def path(
         advice["idle"] = f"{started}: --children has them as well, --cgroup all of a service"
     named = [_named(rule) for rule in _STAGES]
     return Rules(
-        (verdict.idle, cached, verdict.unmeasured, largest),
+        (cached, verdict.idle, verdict.unmeasured, largest),
         (
             verdict.grew,
             tail,
