@@ -14,17 +14,21 @@ from wptrace.kernel import files
 _MOST = 10_000
 
 
+def captures(path: Path) -> list[Path]:
+    """The files of a folder that are read, in their order."""
+    return sorted(one for one in path.iterdir() if one.name.endswith(".wpt"))
+
+
 class Folder:
     """A folder that is read like a file. One of its files is open at a time; growing ones are read as they were."""
 
     def __init__(self, path: Path) -> None:
-        names = sorted(one.name for one in path.iterdir() if one.name.endswith(".wpt"))
-        if not names:
+        self._paths = captures(path)
+        if not self._paths:
             others = ", ".join(sorted(one.name for one in path.iterdir() if one.is_dir())[:8])
             raise WptraceError(f"{path} has no captures", f"name a folder in it: {others}" if others else None)
-        if len(names) > _MOST:
-            raise WptraceError(f"{path} has {len(names):,} captures; at most {_MOST:,} are read at once")
-        self._paths = [path / name for name in names]
+        if len(self._paths) > _MOST:
+            raise WptraceError(f"{path} has {len(self._paths):,} captures; at most {_MOST:,} are read at once")
         self._begins, self.size = [], 0
         for one in self._paths:
             self._begins.append(self.size)

@@ -178,16 +178,27 @@ def exports(options: argparse.Namespace) -> list[tuple[str, Path]]:
 
 def require_apart(written: str | None, *others: str) -> None:
     """Refuse to write to a file that is read."""
-    for other in others:
+    for other in _each(others):
         with suppress(OSError):  # it is not there yet
             if written is not None and os.path.samefile(written, other):  # noqa: PTH121
                 raise _same(written, other)
 
 
-def _files(options: argparse.Namespace) -> list[str]:
-    """Return further files that are written, or read."""
+def _files(options: argparse.Namespace) -> Iterator[str]:
+    """Generate further files that are written, or read."""
     names = ("output", "capture", "against", "log", "capture_file", "guest", "host")
-    return [found for found in (getattr(options, name, None) for name in names) if found is not None]
+    return _each(getattr(options, name, None) for name in names)
+
+
+def _each(names: Iterable[str | None]) -> Iterator[str]:
+    """Generate the files that are named; a folder stands for the captures in it."""
+    from wptrace.capture.folder import captures
+
+    for name in filter(None, names):
+        found = [name]
+        with suppress(OSError):  # it is no folder
+            found = [str(one) for one in captures(Path(name))]
+        yield from found
 
 
 def require_one_form(options: argparse.Namespace) -> None:
@@ -379,8 +390,8 @@ def stream(options: argparse.Namespace, *others: str | None) -> Iterator[TextIO]
     `others` are more files that are read or written; none of them may be the same file.
     """
     if options.output is None:
-        for other in others:
-            _keep_apart(sys.stdout, "the output", other)
+        for one in _each(others):
+            _keep_apart(sys.stdout, "the output", one)
         # Standard output is that of a command that is run.
         yield sys.stderr if getattr(options, "workload", None) else sys.stdout
         return
@@ -392,8 +403,8 @@ def stream(options: argparse.Namespace, *others: str | None) -> Iterator[TextIO]
     fd = files.open_to_write(Path(options.output), "-o", mode=0o666)
     file = open(fd, "w", encoding="utf-8", errors="backslashreplace")  # noqa: PTH123, SIM115
     try:
-        for other in others:
-            _keep_apart(file, f"-o {options.output}", other)
+        for one in _each(others):
+            _keep_apart(file, f"-o {options.output}", one)
         if stat.S_ISREG(os.fstat(fd).st_mode):
             file.truncate(0)
         yield file
@@ -410,13 +421,12 @@ def named(path: str, option: str) -> Path:
     return Path(path)
 
 
-def _keep_apart(file: TextIO, name: str, other: str | None) -> None:
+def _keep_apart(file: TextIO, name: str, other: str) -> None:
     """Compare by device and inode, because a file may have several names. /dev/null may be used repeatedly."""
     with suppress(OSError, ValueError):  # there is no such file yet, or no descriptor
-        if other is not None:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISCHR(found.st_mode) and os.path.samestat(found, os.stat(other)):  # noqa: PTH116
-                raise _same(name, other)
+        found = os.fstat(file.fileno())
+        if not stat.S_ISCHR(found.st_mode) and os.path.samestat(found, os.stat(other)):  # noqa: PTH116
+            raise _same(name, other)
 
 
 def _same(name: str, other: str) -> UsageError:

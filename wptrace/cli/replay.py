@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import time
 from contextlib import ExitStack, closing
@@ -186,8 +185,7 @@ def _file(options: argparse.Namespace, head: Head) -> Output:
     from wptrace.outputs import export
     from wptrace.outputs.registry import Wanted
 
-    if os.path.realpath(options.output) == os.path.realpath(options.capture_file):
-        raise UsageError(f"-o {options.output} is the capture itself: an export makes a file of its own")
+    common.require_apart(options.output, options.capture_file)
     how = Wanted(**_shown(options, head), statistics=options.stats, verbose=bool(options.verbose))
     made = export.make(options.to, common.named(options.output, "-o"), head.view, how)
     return common.exported(options, made, head.view, how)

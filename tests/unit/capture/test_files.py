@@ -59,7 +59,7 @@ def test_a_report_is_a_page_beside_the_capture(file: Path, tmp_path: Path, capsy
     ("words", "sentence"),
     [
         (["--to", "html"], "--to html needs the name of a file: -o FILE"),
-        (["--to", "html", "-o", "FILE"], "-o FILE is the capture itself: an export makes a file of its own"),
+        (["--to", "html", "-o", "FILE"], "FILE and FILE are the same file: one would overwrite the other"),
         (["--to", "html", "-o", "out", "--json"], "--to html shows nothing, but --json does: choose one"),
         (["--to", "html", "-o", "out", "--report", "out"], "out is named twice: one would overwrite the other"),
         (["--report", "FILE"], "FILE is named twice: one would overwrite the other"),
@@ -74,7 +74,7 @@ def test_what_cannot_be_written_is_one_sentence(
     before = file.read_bytes()
     with pytest.raises(UsageError) as raised:
         main(["replay", str(file), *(word.replace("FILE", str(file)) for word in words)])
-    assert str(raised.value) == sentence.replace("-o FILE is", f"-o {file} is").replace("FILE is", f"{file} is")
+    assert str(raised.value) == sentence.replace("FILE is", f"{file} is").replace("FILE and FILE", f"{file} and {file}")
     assert file.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
 

@@ -16,6 +16,7 @@ from tests.unit.zone import zone
 from wptrace.capture.folder import Folder
 from wptrace.capture.reader import Capture
 from wptrace.capture.writer import About, CaptureOutput
+from wptrace.cli.main import main
 from wptrace.cli.replay import moment
 from wptrace.errors import UsageError, WptraceError
 from wptrace.model.report import Report
@@ -88,6 +89,31 @@ def test_links_are_not_followed_and_a_folder_without_captures_is_said(tmp_path: 
     (inside / "1.wpt").symlink_to(tmp_path / "x.wpt")
     with pytest.raises(WptraceError):
         Capture(inside)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["replay", "DIR", "--summary", "-o", "DIR/2.wpt"],
+        ["replay", "DIR", "--json", "-o", "DIR/1.wpt"],
+        ["replay", "DIR", "--to", "json", "-o", "DIR/1.wpt"],
+        ["replay", "DIR", "--report", "DIR/1.wpt"],
+        ["report", "DIR", "-o", "DIR/1.wpt"],
+        ["diff", "DIR", "DIR/../other.wpt", "-o", "DIR/2.wpt"],
+        ["diff", "DIR/../other.wpt", "DIR", "--to", "html", "-o", "DIR/2.wpt"],
+        ["join", "DIR/../other.wpt", "DIR", "--capture", "DIR/1.wpt"],
+        ["join", "DIR/../other.wpt", "DIR", "--export", "json=DIR/1.wpt"],
+    ],
+)
+def test_a_capture_of_a_folder_that_is_read_is_not_overwritten(words: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "io"
+    folder.mkdir()
+    for file in (folder / "1.wpt", folder / "2.wpt", tmp_path / "other.wpt"):
+        written(file, 2)
+    before = [file.read_bytes() for file in sorted(folder.iterdir())]
+    with pytest.raises(UsageError, match="one would overwrite the other"):
+        main([word.replace("DIR", str(folder)) for word in words])
+    assert [file.read_bytes() for file in sorted(folder.iterdir())] == before
 
 
 @pytest.fixture
