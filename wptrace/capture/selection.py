@@ -66,8 +66,12 @@ QUESTIONS = (
 
 
 class Selection:
-    def __init__(self, wanted: Mapping[str, tuple[str, ...]]) -> None:
-        """Select by these values of questions, of which one has to match for each question."""
+    def __init__(self, wanted: Mapping[str, tuple[str, ...]], by: object = None) -> None:
+        """Select by these values of questions, of which one has to match for each question.
+
+        The capture has rows `by` such owners.
+        """
+        self._of_processes = by == "process"
         self._asked = [(one, wanted[one.name]) for one in QUESTIONS if one.name in wanted]
 
     def __bool__(self) -> bool:
@@ -93,7 +97,13 @@ class Selection:
     def unanswered(self, kind: Kind) -> list[str]:
         """The questions that labels of a kind do not answer."""
         types = {label.type for label in kind.labels}
-        return [one.name for one, _ in self._asked if not types & set(one.labels) or _is_blind(one, kind)]
+        return [one.name for one, _ in self._asked if not types & set(one.labels) or self._is_blind(one, types)]
+
+    def _is_blind(self, one: Question, types: set[str]) -> bool:
+        """Names alone do not distinguish processes, nor processes their threads."""
+        if one.name == "tid" and self._of_processes:
+            return True
+        return one.name in ("pid", "tid") and model.TASK not in types
 
     def keeps(self, group: Group) -> bool:
         """A row whose labels answer all."""
@@ -112,12 +122,6 @@ class Selection:
             else:
                 return False
         return True
-
-
-def _is_blind(one: Question, kind: Kind) -> bool:
-    """Names alone do not distinguish processes."""
-    types = {label.type for label in kind.labels}
-    return one.name in ("pid", "tid") and model.TASK not in types
 
 
 def _labels(one: Question, group: Group) -> list[Any]:

@@ -90,9 +90,9 @@ def run(options: argparse.Namespace) -> int:
     sample = 0 if options.sample is None else common.sample(options.sample)
     # If --sample is alone, no operation is slow.
     slow_ns = parse_duration(options.slow) if options.slow is not None else _NEVER_NS if sample else 0
-    selection = _selection(options)
     with closing(Capture(Path(options.capture_file))) as capture:
         head = capture.head
+        selection = _selection(options, head)
         _require(options, head)
         owners = _neighbours(options, head)
         since_ns, until_ns = _times(options, head)
@@ -191,7 +191,7 @@ def _file(options: argparse.Namespace, head: Head) -> Output:
     return common.exported(options, made, head.view, how)
 
 
-def _selection(options: argparse.Namespace) -> Selection:
+def _selection(options: argparse.Namespace, head: Head) -> Selection:
     from wptrace.capture.selection import QUESTIONS, Selection
 
     found = {}
@@ -204,7 +204,7 @@ def _selection(options: argparse.Namespace) -> Selection:
             if one.number and not re.fullmatch(r"[0-9]{1,10}", value):
                 raise UsageError(f"--{one.name} takes a number, not {value!r}")
         found[one.name] = values
-    return Selection(found)
+    return Selection(found, head.start.filters.get("by"))
 
 
 def _require(options: argparse.Namespace, head: Head) -> None:
@@ -242,7 +242,7 @@ def _by(options: argparse.Namespace, head: Head) -> str:
     by = options.by or (chosen if head.of_events else "")
     if not by or not owned.answers(head, by):
         return ""
-    has_rows = by == chosen and not head.of_events and owned.have_rows(head, by, _selection(options))
+    has_rows = by == chosen and not head.of_events and owned.have_rows(head, by, _selection(options, head))
     return "" if has_rows else by
 
 

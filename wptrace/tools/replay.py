@@ -18,6 +18,7 @@ from wptrace.capture.reader import Capture, Found, Head, NextTrace, Records
 from wptrace.capture.recording import NoIntervalError, Window
 from wptrace.capture.selection import Selection
 from wptrace.errors import UsageError, WptraceError
+from wptrace.flows import cpu
 from wptrace.flows.io import kinds, options, rules
 from wptrace.model.book import Book, Cause
 from wptrace.model.kind import REQUESTS
@@ -86,12 +87,17 @@ class _Replay:
         self._owned = Owned(wanted.by) if wanted.by else None
         self._selection = selection = wanted.selection
         self._by_rows = not selection or self._answered(head)
+        self._of_singles = head.of_events or not self._by_rows
+        if self._of_singles and head.start.flow == "cpu":
+            # Its events are no turns.
+            self._kinds = cpu.KINDS.get(str(head.start.filters.get("by")), self._kinds)[-1:]
         self._answering = owned.answering(self._kinds, selection) if self._by_rows else {}
+        # Rows by owner do not say in which stage the time was, and waits not what part of it they are.
+        self._judged = () if self._answering or self._kinds != head.start.kinds else head.verdict_kinds
         self._window = Window(head, wanted.since_ns, wanted.until_ns)
         self._singles = sums.Singles(self._kinds)
         self._in_the_way = rules.InTheWay()
         self._lately = sums.Singles(self._kinds)
-        self._of_singles = head.of_events or (bool(selection) and not self._by_rows)
         self._decoded = Singles(capture, capture.head, wanted.singles)
         self._last_ns = self._skipped = self._unlisted = 0
         self._shown = False
@@ -196,7 +202,7 @@ class _Replay:
             filters = {"by": wanted.neighbours, **filters, "neighbours": True}
         elif wanted.counted:
             notes.append(COUNTED)
-        found = start.kinds if self._owned is None else self._owned.instead(start.kinds)
+        found = self._kinds if self._owned is None else self._owned.instead(self._kinds)
         return start._replace(filters=filters, notes=[*start.notes, *notes], kinds=found)
 
     # --- Single ones --------------------------------------------------------------------------------------------------
@@ -380,10 +386,8 @@ class _Replay:
         return found._replace(counters={**found.counters, **self._in_the_way.counters()})
 
     def _with_verdict(self, report: Report) -> Report:
-        if not self._head.verdict_kinds or self._answering:
-            # Rows by owner do not say in which stage the time was.
-            return report._replace(verdict=None)
-        return report._replace(verdict=judge(Case(report, self._head.verdict_kinds, [], 0), self._rules()))
+        verdict = judge(Case(report, self._judged, [], 0), self._rules()) if self._judged else None
+        return report._replace(verdict=verdict)
 
     def _rules(self) -> Rules:
         start = self._head.start

@@ -16,6 +16,7 @@ from wptrace.bpf.object import BpfObject
 from wptrace.capture.writer import About, CaptureOutput
 from wptrace.cli.main import main
 from wptrace.errors import UsageError, WptraceError
+from wptrace.flows import cpu
 from wptrace.flows.io.kinds import KINDS, OPERATION, REQUEST
 from wptrace.flows.io.parts import owners
 from wptrace.flows.io.records import RECORDS
@@ -23,7 +24,7 @@ from wptrace.flows.size import REQUEST as SIZES
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.model.book import Book
 from wptrace.model.kind import OPERATIONS, REQUESTS, Task
-from wptrace.model.report import BYTES, Overhead, Report, arranged
+from wptrace.model.report import BYTES, Event, Overhead, Report, arranged
 from wptrace.model.tally import Tally
 
 MANY: tuple[dict[str, Any], ...] = (
@@ -264,6 +265,42 @@ def test_rows_without_owners_are_not_counted_twice(rows_by_process: Path, capsys
     summary = replayed(rows_by_process, capsys, "--op=read")[-1]
     assert (summary["operations"]["finished"], summary["requests"]["finished"]) == (3, 3)
     assert summary["verdict"]["findings"][0]["stage"] == "fs"
+
+
+def test_rows_by_process_do_not_know_threads(rows_by_process: Path) -> None:
+    with pytest.raises(UsageError, match="--tid cannot be answered: rows of this capture do not have it"):
+        main(["replay", str(rows_by_process), "--tid=7"])
+
+
+@pytest.mark.parametrize(
+    ("by", "row", "of_events"), [("process", Task("fio", 7), True), ("thread", Task("fio", 7, 8), False)]
+)
+def test_waits_for_a_cpu_answer_where_rows_are_of_processes(
+    by: str, row: Task, of_events: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows by process answered with no turns at all, beside the waits of the thread."""
+    path = tmp_path / "cpu.wpt"
+    turn, wait = cpu.KINDS[by]
+    output = CaptureOutput(path, About("turns", [turn]))
+    output.start(START._replace(flow="cpu", level="", filters={"by": by}, kinds=[turn]))
+    for tid, took in ((8, 5), (9, 6), (8, 7)):
+        fields = {"comm": "fio", "pid": 7, "tid": tid, "cpu": 0, "sleep_ns": 0}
+        whose = row if tid == 8 or by == "process" else row._replace(tid=tid)
+        output.event(Event(wait.group(whose), took, took, {"wait": took}, fields))
+    cells = {turn.group(row): {name: distribution([1, 2, 3]) for name in ("wait", "run", "total")}}
+    books = {REQUESTS: Book.read(3, 3, {}, {})}
+    output.summary(Report("summary", 9, 9, books, arranged(cells, [turn]), {}, Overhead(0, 0, 0, 0, 0, 0)))
+    output.close()
+    singles, summary = reported(path, capsys, "--tid=8")
+    assert singles == [5, 7]
+    (total,) = totals(summary)
+    assert (total["kind"], total["count"]) == (("wait", 2) if of_events else ("request", 3))
+    assert summary["requests"]["finished"] == total["count"]
+    assert ("verdict" in summary) is not of_events
+    assert main(["replay", str(path), "--tid=8", "--summary", "--hist=run"]) == 0
+    shown = capsys.readouterr().out
+    assert ("2 waits in 9 ns" if of_events else "3 turns in 9 ns") in shown
+    assert ("verdict" in shown) is not of_events
 
 
 def test_figures_that_are_not_of_each_are_said_to_be(

@@ -62,9 +62,10 @@ class TurnsView(View):
         if self._worst:
             yield from ["", "worst waits:", *(f"  {self._wait(event)}" for event in self._worst)]
         stages = self._whole(report)
-        if self.wanted.hist and stages:
+        if self.wanted.hist in stages:
             yield from ["", f"{self.wanted.hist}:", *histogram.rows(stages[self.wanted.hist], width)]
-        yield from ["", self._verdict(stages)]
+        if "run" in self.kinds[0]:
+            yield from ["", self._verdict(stages)]
 
     def _verdict(self, stages: Stages) -> str:
         if not stages or not stages["total"].sum:
@@ -103,14 +104,15 @@ class TurnsView(View):
         yield ""
         medians = width >= _FIGURES + _MEDIANS + _NAME
         room = _NAME if medians else min(max(width - _FIGURES, _LEAST_NAME), _NAME)
-        title = f"  {padded(self._by, room)} {'turns':>9} {'has CPU':>8} {'waits':>7}"
+        title = f"  {padded(self._by, room)} {self.kinds[0].noun.plural:>9} {'has CPU':>8} {'waits':>7}"
         title += f" | {'wait p50':>8} {'p99':>8} {'max':>8}"
         yield f"{title} | {'run p50':>8} {'off p50':>8}" if medians else title
         for name in names[: self.wanted.top or None]:
             found = rows[name]
             line = f"  {padded(head(printable(name.shown), room), room)} {found['total'].count:>9,}"
             for stage, of_stage in (("run", 8), ("wait", 7)):
-                part = f"{found[stage].sum / report.duration_ns:.1%}" if report.duration_ns else ""
+                known = report.duration_ns and stage in found
+                part = f"{found[stage].sum / report.duration_ns:.1%}" if known else ""
                 line += f" {part:>{of_stage}}"
             wait, run, off = (found.get(stage, Distribution()) for stage in ("wait", "run", "off"))
             line += f" |{words.durations(*_spread(wait))}"
