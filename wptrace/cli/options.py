@@ -489,11 +489,11 @@ def add_memory(parser: argparse._ActionsContainer) -> None:
 def add_filters(parser: argparse._ActionsContainer, predicates: Predicates) -> None:
     for one in predicates:
         flags = (f"-{one.short}", f"--{one.name}") if one.short else (f"--{one.name}",)
-        action = "append" if one.repeatable else _Once
+        action = "append" if one.repeatable else Once
         parser.add_argument(*flags, action=action, metavar=one.metavar, choices=one.choices, help=one.words)
 
 
-class _Once(argparse.Action):
+class Once(argparse.Action):
     """Filters hold together: a second value of the same one would replace the first without a word."""
 
     def __call__(

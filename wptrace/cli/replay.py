@@ -43,11 +43,11 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     which = parser.add_argument_group("which part of it")
     for one in QUESTIONS:
         flags = {"dev": ("-d", "--dev"), "pid": ("-p", "--pid")}.get(one.name, (f"--{one.name}",))
-        which.add_argument(*flags, action="append" if one.repeatable else "store", metavar=one.metavar, help=one.words)
-    which.add_argument(
-        "--since", metavar="TIME", help="from then on: 14:03, 'yesterday 14:03', or a duration after its start (30s)"
-    )
-    which.add_argument("--until", metavar="TIME", help="up to then")
+        action = "append" if one.repeatable else common.Once
+        which.add_argument(*flags, action=action, metavar=one.metavar, help=one.words)
+    since = "from then on: 14:03, 'yesterday 14:03', or a duration after its start (30s)"
+    which.add_argument("--since", action=common.Once, metavar="TIME", help=since)
+    which.add_argument("--until", action=common.Once, metavar="TIME", help="up to then")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
