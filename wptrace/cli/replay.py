@@ -169,6 +169,9 @@ def _require_one_form(options: argparse.Namespace) -> None:
         for name in ("json", "line", "csv", "folded", "to"):
             if getattr(options, name):
                 raise UsageError(f"--live shows a screen, which --{name} does not: choose one")
+    for name in ("json", "line", "csv", "hist"):
+        if options.folded and getattr(options, name):
+            raise UsageError(f"--folded shows a line for each stack, and not --{name}: choose one")
     if options.summary and options.sample is not None:
         raise UsageError("--summary shows no events, but --sample does: choose one")
     if options.to is None:
