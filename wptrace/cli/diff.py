@@ -182,6 +182,7 @@ def _sides(options: argparse.Namespace, first: Capture, second: Capture) -> tupl
 
     wanted = []
     for capture, given, option in ((first, options.against, "--against"), (second, options.at, "--at")):
+        _require_by(options.by, capture.head)
         since_ns, until_ns = (None, None) if given is None else _stretch(given, capture.head, option)
         name = str(capture.head.start.file) + (f" {given}" if given else "")
         wanted.append(Wanted(name, since_ns, until_ns, options.by or ""))
@@ -189,6 +190,16 @@ def _sides(options: argparse.Namespace, first: Capture, second: Capture) -> tupl
     if options.second is not None or a.began_ns > b.began_ns:
         return a, b, {}
     return a, b, read(first, wanted[0]._replace(until_ns=wanted[1].until_ns)).measured
+
+
+def _require_by(by: str | None, head: Head) -> None:
+    """Refuse owners that neither single operations nor rows have."""
+    from wptrace.tools.diff import has_singles
+
+    has = None if head.of_events else head.start.filters.get("by")
+    if by not in (None, has) and not has_singles(head):
+        rows = "has no owners" if has is None else f"has rows by {has}"
+        raise UsageError(f"--by {by} cannot be answered: {head.start.file} {rows}", "capture with wptrace io --each")
 
 
 def _stretch(text: str, head: Head, option: str) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from wptrace.analysis.diff import Side
 from wptrace.analysis.measured import DEV, OWNED_BY, SIZE, STRETCHES, Measured, Stretch, joined_stretches
 from wptrace.analysis.split import Class, Sums, put
 from wptrace.capture.layout import Described
-from wptrace.capture.reader import Capture, NextTrace, Records
+from wptrace.capture.reader import Capture, Head, NextTrace, Records
 from wptrace.capture.recording import NoIntervalError, Window
 from wptrace.flows.io import kinds, records
 from wptrace.flows.io.block import ONE_STAMP
@@ -48,6 +48,11 @@ class Wanted(NamedTuple):
     """Owners of single operations; empty: those of the rows, or names of tasks."""
     singles: bool = True
     """Single operations are looked at, where it has all of them."""
+
+
+def has_singles(head: Head) -> bool:
+    """Whether its operations are compared one by one: requests of operations are in their records, and have rows."""
+    return head.each and head.start.flow == "io" and head.start.level == "path" and not head.of_events
 
 
 def read(capture: Capture, wanted: Wanted) -> Side:
@@ -137,11 +142,9 @@ class _Reading:
         self._start = dumped.start(head.start) if head.of_events else head.start
         self._dumped = Dumped(capture) if head.of_events else None
         self._rows = _Rows(self._start.kinds)
-        # Requests of operations are in records of these, and have rows of their own.
-        each = head.each and head.start.flow == "io" and head.start.level == "path" and not head.of_events
         by = wanted.by or str(head.start.filters.get("by", ""))
         named = {kind.name: kind for kind in self._rows.kinds}
-        self._singles = _Singles(capture, named, by) if each and wanted.singles else None
+        self._singles = _Singles(capture, named, by) if has_singles(head) and wanted.singles else None
         self._single: dict[str, list[Stretch]] = {kinds.OPERATION.name: [], kinds.HIT.name: []}
 
     def side(self) -> Side:

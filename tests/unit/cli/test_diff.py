@@ -41,6 +41,7 @@ def record(
     size: int = 4096,
     kernel: str = "6.12.0",
     lost: int = 0,
+    by: str | None = None,
 ) -> Path:
     """Write a capture of 100 reads a second, by two tasks in turn, with this mean time in the device.
 
@@ -49,7 +50,8 @@ def record(
     rand = seeded(len(device))
     output = CaptureOutput(path, made.ABOUT._replace(each=each))
     take = output.raw(obj, RECORDS, NAMES, lambda number: f"/cgroup{number}")
-    output.start(made.START._replace(kernel=kernel, filters={}, sources=[Source(name, "tp") for name in STAGES]))
+    filters = {} if by is None else {"by": by}
+    output.start(made.START._replace(kernel=kernel, filters=filters, sources=[Source(name, "tp") for name in STAGES]))
     stages = obj.enum("op_stage")
     fs, place = (f"stages[{stages.index(name)}]" for name in ("fs", "device"))
     whole = {name: Distribution() for name in ("fs", "device", TOTAL)}
@@ -140,6 +142,17 @@ def test_rows_alone_have_no_owners(
     out = plain(capsys, rows, slow)
     assert "reads: +50." in out
     assert "reads of" not in out
+
+
+def test_owners_that_rows_do_not_have_are_refused(
+    obj: BpfObject, tmp_path: Path, slow: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    none = record(obj, tmp_path / "none.wpt", [100_000.0] * 8, each=False)
+    rows = record(obj, tmp_path / "rows.wpt", [100_000.0] * 8, each=False, by="comm")
+    for a, b, has in ((none, slow, "no owners"), (slow, rows, "rows by comm"), (rows, slow, "rows by comm")):
+        with pytest.raises(UsageError, match=rf"--by file cannot be answered: .*\.wpt has {has}"):
+            main(["diff", str(a), str(b), "--by", "file"])
+    assert "reads: +50." in plain(capsys, rows, slow, "--by", "comm")
 
 
 def test_json_has_parts_that_add_up(quick: Path, slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
