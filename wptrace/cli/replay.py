@@ -118,9 +118,9 @@ def run(options: argparse.Namespace) -> int:
             shown = common.as_text(output)
             if shown is not None and shown.live:
                 _live(capture, output, shown, wanted, speed)
-                return 0
-            with closing(output):
-                replay(capture, output, wanted, lambda: isinstance(output, LineOutput) and output.gone)
+            else:
+                with closing(output):
+                    replay(capture, output, wanted, lambda: isinstance(output, LineOutput) and output.gone)
     return _checked(capture)
 
 

@@ -80,6 +80,15 @@ def test_the_end_of_the_file_leaves_the_summary(file: Path) -> None:
         assert terminal.settings == terminal.before
 
 
+def test_a_damaged_one_is_said_to_be_at_its_end(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    with Terminal(command(file, "--speed", "1000"), 240, 60) as terminal:
+        assert terminal.end() == 1
+        assert terminal.shows("is damaged: one frame of it was left out")
+
+
 def test_a_faster_one_takes_its_time_and_a_pause_holds_it(file: Path) -> None:
     begin = time.monotonic()
     with Terminal(command(file, "--speed", "20"), 120, 60) as terminal:
