@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from wptrace.cli import options as common
 from wptrace.cli import replay
 
 SUMMARY = "write what is in a capture as a page for any browser"
@@ -25,8 +26,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     if options.output is None:
-        options.output = str(Path(options.capture_file).with_suffix(".html"))
+        options.output = str(_page(common.named(options.capture_file, "report")))
         code = replay.run(options)
         print(options.output)
         return code
     return replay.run(options)
+
+
+def _page(capture: Path) -> Path:
+    """The page beside the capture. A folder may be `.`, and what is behind a dot in its name is no suffix."""
+    if not capture.is_dir():
+        return capture.with_suffix(".html")
+    folder = capture.resolve()
+    return folder.parent / f"{folder.name}.html"

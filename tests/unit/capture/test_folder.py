@@ -116,6 +116,25 @@ def test_a_capture_of_a_folder_that_is_read_is_not_overwritten(words: list[str],
     assert [file.read_bytes() for file in sorted(folder.iterdir())] == before
 
 
+@pytest.mark.parametrize(("name", "place"), [("v.1", "."), (".", "v.1"), ("..", "v.1/below"), ("../v.1", "v.1")])
+def test_the_page_of_a_folder_is_beside_it(
+    name: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "v.1" / "below").mkdir(parents=True)
+    written(tmp_path / "v.1" / "1.wpt", 1)
+    monkeypatch.chdir(tmp_path / place)
+    assert main(["report", name]) == 0
+    page = tmp_path / "v.1.html"
+    assert capsys.readouterr().out == f"{page}\n"
+    assert page.read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize(("name", "words"), [("", "report needs the name of a file"), ("/", "/ has no captures")])
+def test_a_report_of_nothing_is_one_sentence(name: str, words: str) -> None:
+    with pytest.raises(WptraceError, match=words):
+        main(["report", name])
+
+
 @pytest.fixture
 def berlin() -> Iterator[None]:
     with zone("Europe/Berlin"):
