@@ -118,6 +118,13 @@ def _to_a_thousand(count: int) -> int:
     return count
 
 
+def _folder(text: str) -> Path:
+    # An empty one would be the current folder.
+    if not text or "\0" in text:
+        raise UsageError(f"a path such as /var/lib/wptrace, not {quoted(text)}")
+    return Path(text)
+
+
 def _names(text: list[Any]) -> tuple[str, ...]:
     if not all(isinstance(one, str) for one in text) or len(text) > _MOST_TRIGGERS:
         raise UsageError(f'a list of up to {_MOST_TRIGGERS} names, such as ["slow"]')
@@ -167,7 +174,7 @@ AGENT = Table(
     "The agent itself.",
     (
         Key("budget", "do less before tracing costs more than this share of busy CPU time", "1%", share),
-        Key("folder", "where dumps of recorders go", "/var/lib/wptrace", Path),
+        Key("folder", "where dumps of recorders go", "/var/lib/wptrace", _folder),
         Key("keep", "all dumps together have so much room there; the oldest make place", "2G", _keep),
         Key("daily", "so much is dumped in 24 hours at most, but for what somebody asks for", "1G", _keep),
     ),
@@ -212,7 +219,7 @@ HISTORY = Table(
     "history",
     "Figures of each interval, kept in captures: wptrace replay shows a folder of them.",
     (
-        Key("dir", "where: each flow has a folder in it", "/var/lib/wptrace/history", Path),
+        Key("dir", "where: each flow has a folder in it", "/var/lib/wptrace/history", _folder),
         Key("keep", "all of them together have so much room; the oldest make place", "1G", _keep),
         Key("interval", "how long one is", "10s", _to_an_hour),
     ),
@@ -429,7 +436,9 @@ class _Reader:
         tables, found = self._below(_ON_TRIGGER, "io", {}), []
         if tables is None:
             return []
-        triggers = self._tables.get(_TRIGGER, {})
+        triggers = self._tables.get(_TRIGGER)
+        if not isinstance(triggers, Mapping):
+            triggers = {}
         for command, table in tables.items():
             if not triggers:
                 self._fault(
@@ -480,6 +489,9 @@ class _Reader:
     def _scalar(self, name: str, value: Any, *way: str | int) -> None:
         if not isinstance(value, (str, bool, int, float)):
             self._wrong(f"{quoted(name)} must be a string, a number, true or false, or a list of these", *way)
+        elif isinstance(value, str) and "\0" in value:
+            # No word of a command line has one, so commands do not expect it.
+            self._wrong(f"{quoted(name)} must not contain a NUL character", *way)
 
 
 def _meant(message: str, settings: Settings) -> tuple[str | int, ...]:

@@ -189,6 +189,9 @@ class Agent:
         except (WptraceError, OSError) as error:
             hint = getattr(error, "hint", None)
             return f"the configuration stays as it was: {error}{f' ({hint})' if hint else ''}"
+        except Exception as error:
+            # A fault of ours: the traces go on all the same.
+            return f"the configuration stays as it was: {type(error).__name__}: {error}"
         now = time.monotonic()
         self._config = config = plan.config
         self._runs.arm(config.on_trigger)

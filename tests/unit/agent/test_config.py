@@ -73,6 +73,8 @@ def test_optional_tables_are_printed_as_comments_that_can_be_used() -> None:
         ("[agent]\nbudget = '0%'", 'line 2, column 11: budget must be a percentage above 0 and up to 100 such as "5%"'),
         ("[agent]\nbudget = 1", 'line 2, column 10: budget must be a string in quotes, such as "1%"'),
         ("agent = 1", "line 1, column 9: agent must be a table: [agent]"),
+        ("[agent]\nfolder = ''", "line 2, column 11: folder must be a path such as /var/lib/wptrace, not ''"),
+        ('[history]\ndir = "/a\\u0000b"', "line 2, column 8: dir must be a path such as"),
         ("[prometheus]\nowners = 'pid'", "line 2, column 11: owners must be one of unit, namespace, pod, "),
         ("[prometheus]\nowners = 'pod'", "line 2, column 11: owners needs rows by cgroup"),
         ("[otlp]\nowners = 'pod'", "line 2, column 11: owners needs rows by cgroup"),
@@ -85,6 +87,7 @@ def test_optional_tables_are_printed_as_comments_that_can_be_used() -> None:
         ("[always]", "line 1, column 1: [always] names nothing to trace: [always.io]"),
         ("[always]\nio = 1", "line 2, column 6: io must be a table of options: [always.io]"),
         ("[always.io]\ndev = {}", "line 2, column 7: dev must be a string, a number, true or false, or a list of "),
+        ('[always.io]\ndev = ["a", "/b\\u0000"]', "line 2, column 14: dev must not contain a NUL character"),
         ("[always.io]\ndev = ['a', []]", "line 2, column 13: dev must be a string, a number, true or false, or a list"),
         (f"[always.io]\ndev = [{'1,' * 250}1,\n1,1,1,1,1,1]", "line 2, column 7: dev has 257 values; the maximum"),
         ("trigger = 1", "line 1, column 11: trigger must be a table of tables: [trigger.slow]"),
@@ -108,6 +111,11 @@ def test_optional_tables_are_printed_as_comments_that_can_be_used() -> None:
 def test_a_fault_is_said_at_its_place(text: str, fault: str) -> None:
     (found,) = faults(text)
     assert fault in found
+
+
+def test_a_flow_of_triggers_that_are_no_table_is_a_fault() -> None:
+    found = faults("trigger = 5\n[on_trigger.io]\ntriggers = ['a']")
+    assert found[0] == "line 1, column 11: trigger must be a table of tables: [trigger.slow]"
 
 
 @pytest.mark.parametrize(

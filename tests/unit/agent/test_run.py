@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent around a flow that counts by itself: whatever goes wrong beside the traces, they go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.agent.test_config import make
+from tests.unit.engine.conftest import Time
+from tests.unit.engine.test_run import Fake
+from wptrace.agent import config
+from wptrace.agent.config import Config
+from wptrace.agent.run import Agent
+from wptrace.engine.session import Session
+
+
+def read(text: str) -> Config:
+    return config.parse(text, "agent.toml", make)
+
+
+@pytest.fixture
+def agent(session: Session, clock: Time, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
+    monkeypatch.setattr(Fake, "missing", {}, raising=False)
+    made = Agent(read(f"[agent]\nfolder = '{tmp_path}'"), session, None, clock.now)
+    yield made
+    made.close()
+
+
+def test_a_fault_of_ours_in_a_reload_changes_nothing(agent: Agent) -> None:
+    def again() -> Config:
+        raise TypeError("argument of type 'int' is not iterable")
+
+    said = "the configuration stays as it was: TypeError: argument of type 'int' is not iterable"
+    assert agent.reload(again, {}) == said
