@@ -41,8 +41,9 @@ _HISTORY_S = 10.0
 
 
 def _say(words: str) -> None:
-    """Print a line for the journal."""
-    print(f"wptrace: {printable(words)}", file=sys.stderr, flush=True)
+    """Print a line for the journal. If nobody takes it, or a disk is full, the traces go on."""
+    with suppress(OSError):
+        print(f"wptrace: {printable(words)}", file=sys.stderr, flush=True)
 
 
 def run(config: Config, outputs: Sequence[Output], again: Callable[[], Config]) -> None:

@@ -73,3 +73,22 @@ def test_a_signal_ends_it_with_a_summary(file: Path, tmp_path: Path, number: int
     assert (code, errors) == (0, b"wptrace: tracing io\n")
     assert b"Summary" in out
     assert b"verdict: device takes " in out
+
+
+def test_it_outlives_the_reader_of_its_log(file: Path, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(TIMEOUT)
+        variables = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
+        process = popen(FAKE, "agent", "-c", str(file), stdout=PIPE, stderr=PIPE, env=environment(**variables))
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert systemd.recv(1000).startswith(b"READY=1")
+        process.stderr.close()
+        process.send_signal(signal.SIGHUP)
+        assert systemd.recv(1000).startswith(b"RELOADING=1")
+        assert b"again: nothing changed" in systemd.recv(1000)
+        process.send_signal(signal.SIGTERM)
+        assert b"Summary" in process.stdout.read()
+        process.stdout.close()
+        assert process.wait(TIMEOUT) == 0
