@@ -83,6 +83,21 @@ class Endpoint(QuietConsumer):
         self._connections: dict[int, _Connection] = {}
         """Oldest first."""
 
+    def listen(self, address: Address) -> socket.socket:
+        """Open a socket to move to."""
+        # Whoever waits to be accepted would be refused when this one ends.
+        self.serve()
+        before = self.address
+        if address.port != before.port:
+            return listen(address)
+        # This one would be in its way: 0.0.0.0 includes 127.0.0.1.
+        self._listening.shutdown(socket.SHUT_RDWR)
+        try:
+            return listen(address)
+        except WptraceError:
+            self.move(listen(before))
+            raise
+
     def move(self, listening: socket.socket) -> None:
         """Listen at another address; open connections still get their answer."""
         self._poll.unregister(self._listening)
@@ -117,16 +132,17 @@ class Endpoint(QuietConsumer):
         self.due = min((one.until for one in self._connections.values()), default=math.inf)
 
     def _accept(self) -> None:
-        try:
-            peer, _ = self._listening.accept()
-        except OSError:
-            # The client has left, or there are too many open files.
-            return
-        if len(self._connections) == _MOST:
-            self._drop(next(iter(self._connections.values())))
-        peer.setblocking(False)
-        self._connections[peer.fileno()] = _Connection(peer, time.monotonic() + _PATIENCE_S)
-        self._poll.register(peer, select.EPOLLIN)
+        for _ in range(_MOST):
+            try:
+                peer, _ = self._listening.accept()
+            except OSError:
+                # That was the last, the client has left, or there are too many open files.
+                return
+            if len(self._connections) == _MOST:
+                self._drop(next(iter(self._connections.values())))
+            peer.setblocking(False)
+            self._connections[peer.fileno()] = _Connection(peer, time.monotonic() + _PATIENCE_S)
+            self._poll.register(peer, select.EPOLLIN)
 
     def _go_on(self, one: _Connection) -> None:
         try:

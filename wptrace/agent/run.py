@@ -14,7 +14,7 @@ from typing import Callable
 
 from wptrace.agent import reload
 from wptrace.agent.condition import PRESSURE
-from wptrace.agent.config import Config
+from wptrace.agent.config import Address, Config
 from wptrace.agent.control import Control
 from wptrace.agent.dumps import Daily, Room
 from wptrace.agent.endpoint import listen
@@ -52,7 +52,7 @@ def run(config: Config, outputs: Sequence[Output], again: Callable[[], Config]) 
     with Stop() as stop, ExitStack() as cleanup:
         for output in outputs:
             cleanup.callback(output.close)
-        listening = _prepared(config, None)
+        listening = _prepared(config, None, listen)
         if listening is not None:
             cleanup.callback(listening.close)
         notify = Notify(os.environ)
@@ -99,7 +99,7 @@ def run(config: Config, outputs: Sequence[Output], again: Callable[[], Config]) 
         session.end()
 
 
-def _prepared(config: Config, before: Config | None) -> socket | None:
+def _prepared(config: Config, before: Config | None, listen: Callable[[Address], socket]) -> socket | None:
     """Do everything that may fail before anything is attached or changed; return a socket if the address is new."""
     if config.on_trigger or any(flow.flight_recorder is not None for flow in (before or config).flows):
         require_own_folder(config.agent["folder"], "dumps")
@@ -186,7 +186,7 @@ class Agent:
         before = self._config
         try:
             plan = reload.plan(before, again(), attached)
-            listening = _prepared(plan.config, before)
+            listening = _prepared(plan.config, before, self._service.listen)
         except (WptraceError, OSError) as error:
             hint = getattr(error, "hint", None)
             return f"the configuration stays as it was: {error}{f' ({hint})' if hint else ''}"

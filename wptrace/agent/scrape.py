@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from socket import socket
 from typing import Callable
 
-from wptrace.agent.endpoint import Answer, Endpoint
+from wptrace.agent.config import Address
+from wptrace.agent.endpoint import Answer, Endpoint, listen
 from wptrace.agent.owner_names import OwnerNames
 from wptrace.agent.process import Own
 from wptrace.engine.session import QuietConsumer, Session, Trace
@@ -88,6 +89,10 @@ class Service:
     def url(self) -> str:
         """The address of the metrics; empty without an endpoint."""
         return f"http://{self._endpoint.address}/metrics" if self._endpoint is not None else ""
+
+    def listen(self, address: Address) -> socket:
+        """Make a socket to open."""
+        return listen(address) if self._endpoint is None else self._endpoint.listen(address)
 
     def open(self, listening: socket) -> None:
         if self._endpoint is not None:

@@ -247,3 +247,28 @@ def test_it_moves_to_another_address_and_answers_who_is_connected(served: Served
     assert served.endpoint.address.port == served.port != before
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", before), timeout=10)
+
+
+EVERYWHERE = "0.0.0.0"  # noqa: S104 - for a moment
+
+
+def test_another_host_may_have_the_same_port(served: Served) -> None:
+    with ExitStack() as stack:
+        clients = [stack.enter_context(served.connect())]
+        served.endpoint.serve()
+        # This one is not accepted yet.
+        clients.append(stack.enter_context(served.connect()))
+        served.endpoint.move(served.endpoint.listen(Address(EVERYWHERE, served.port)))
+        for one in clients:
+            one.sendall(get())
+            assert status(served.rest(one)) == 200
+    assert served.endpoint.address == Address(EVERYWHERE, served.port)
+    assert status(served.exchange(get())) == 200
+
+
+@pytest.mark.parametrize("host", [EVERYWHERE, "192.0.2.1"])
+def test_where_it_cannot_listen_it_stays(served: Served, host: str) -> None:
+    with endpoint.listen(Address("127.0.0.9", served.port)):
+        with pytest.raises(WptraceError, match="cannot listen at"):
+            served.endpoint.listen(Address(host, served.port))
+        assert status(served.exchange(get())) == 200
