@@ -86,7 +86,7 @@ def run(config: Config, outputs: Sequence[Output], again: Callable[[], Config]) 
                 for reports in shown:
                     reports.list_in_flight()
             if stop.take_dump():
-                agent.actions.by_hand(time.monotonic())
+                agent.dump()
             if stop.take_reload():
                 notify.send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
                 said = agent.reload(again, attached)
@@ -174,12 +174,18 @@ class Agent:
         """Fire a trigger by hand, whatever its condition."""
         now = time.monotonic()
         if name == HAND:
-            self.actions.by_hand(now)
-            return "the recorders are written"
+            return f"written: {', '.join(map(str, self.actions.by_hand(now)))}"
         if any(watch.pull(name, now) for watch in self._watches):
             return f"trigger {name} has fired"
         names = [one.name for one in self._config.triggers]
         raise UsageError(f"there is no trigger {name}{did_you_mean(name, names)}; there is {', '.join([*names, HAND])}")
+
+    def dump(self) -> None:
+        """Dump the recorders for a signal, which has no answer."""
+        try:
+            self.actions.by_hand(time.monotonic())
+        except WptraceError as error:
+            _say(error.message)
 
     def reload(self, again: Callable[[], Config], attached: dict[str, frozenset[str]]) -> str:
         """Apply a changed configuration and describe the result. An invalid one changes nothing."""

@@ -19,6 +19,7 @@ from wptrace.bpf.ring import Reader
 from wptrace.engine.children import Children, Command
 from wptrace.engine.dumps import DumpOptions, Dumps, page
 from wptrace.engine.session import QuietConsumer, Trace
+from wptrace.errors import UsageError, WptraceError
 from wptrace.model.report import Snapshot
 from wptrace.outputs.metrics import Fired
 from wptrace.outputs.text import verdict
@@ -30,7 +31,7 @@ _LEARNED_S, _USUAL_S = 300.0, 3600.0
 _MOST_PLACES = 4096
 Say = Callable[[str], None]
 HAND = "hand"
-"""The trigger for dumps that are requested by a signal."""
+"""The name of dumps that somebody asks for."""
 
 
 class Trigger(NamedTuple):
@@ -74,7 +75,7 @@ class Actions(QuietConsumer):
             if due > now:
                 self._pending.append((due, name, command))
                 continue
-            if not self._daily.left(now) and name != HAND:
+            if not self._daily.left(now):
                 self._say(f"trigger {name} writes nothing: enough was dumped in the last 24 hours (daily)")
                 self._run(name, command, ())
                 continue
@@ -109,11 +110,14 @@ class Actions(QuietConsumer):
             what = f"the command of trigger {name}"
             self._children.add(Command([*command, *map(str, files)], what, variables=variables))
 
-    def by_hand(self, now: float) -> None:
-        """Dump the recorders on request."""
+    def by_hand(self, now: float) -> list[Path]:
+        """Dump the recorders on request; raise if not all of them can be written."""
         if not self._dumps:
-            self._say("nothing is written: no flow has a recorder")
-        self.after(now, HAND, ())
+            raise UsageError("nothing is written: no flow has a recorder")
+        files = self._dump(now)
+        if len(files) < len(self._dumps):
+            raise WptraceError(f"{len(files)} of {len(self._dumps)} recorders are written; the log has the error")
+        return files
 
     def end(self) -> None:
         """Run the pending actions now."""

@@ -9,12 +9,16 @@ from pathlib import Path
 import pytest
 
 from tests.unit.agent.test_config import make
+from tests.unit.agent.test_trigger import Recorder, recorder
 from tests.unit.engine.conftest import Time
 from tests.unit.engine.test_run import Fake
 from wptrace.agent import config
 from wptrace.agent.config import Config
 from wptrace.agent.run import Agent
 from wptrace.engine.session import Session
+from wptrace.errors import UsageError
+
+__all__ = ["recorder"]
 
 
 def read(text: str) -> Config:
@@ -35,3 +39,14 @@ def test_a_fault_of_ours_in_a_reload_changes_nothing(agent: Agent) -> None:
 
     said = "the configuration stays as it was: TypeError: argument of type 'int' is not iterable"
     assert agent.reload(again, {}) == said
+
+
+def test_by_hand_it_answers_with_what_is_written(recorder: Recorder, agent: Agent) -> None:
+    assert agent.trigger("hand") == f"written: {recorder.dumps[0]}"
+
+
+def test_without_a_recorder_by_hand_is_refused(agent: Agent, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match="nothing is written: no flow has a recorder"):
+        agent.trigger("hand")
+    agent.dump()
+    assert capsys.readouterr().err == "wptrace: nothing is written: no flow has a recorder\n"

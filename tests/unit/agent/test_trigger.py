@@ -19,6 +19,7 @@ from wptrace.agent.dumps import Daily, Room
 from wptrace.agent.trigger import Actions, Trigger, Watch, _State
 from wptrace.engine.children import Children, Command
 from wptrace.engine.session import Session
+from wptrace.errors import UsageError, WptraceError
 from wptrace.model.report import InFlight
 
 
@@ -265,17 +266,26 @@ def test_without_a_recorder_it_says_so_and_runs_the_command(
     play(session, clock, 10.0)
     (command,) = children.commands
     assert command.words == ["notify", "-x"]
-    actions.by_hand(clock.now)
-    assert said[1:] == ["nothing is written: no flow has a recorder"]
+    with pytest.raises(UsageError, match="nothing is written: no flow has a recorder"):
+        actions.by_hand(clock.now)
 
 
 def test_by_hand_there_is_a_dump_at_once(
     session: Session, clock: Time, recorder: Recorder, said: list[str], tmp_path: Path
 ) -> None:
     _, actions, children = watched(session, clock, tmp_path, said, [])
-    actions.by_hand(clock.now)
-    session.turn()
+    assert actions.by_hand(clock.now) == recorder.dumps
     assert len(recorder.dumps) == len(children.commands) == 1
+
+
+def test_by_hand_a_dump_that_fails_is_no_success(
+    session: Session, clock: Time, recorder: Recorder, said: list[str], tmp_path: Path
+) -> None:
+    _, actions, _ = watched(session, clock, tmp_path / "gone", said, [])
+    with pytest.raises(WptraceError, match="0 of 1 recorders are written; the log has the error"):
+        actions.by_hand(clock.now)
+    (line,) = said
+    assert line.startswith("the recorder could not be written: ")
 
 
 def test_so_much_is_dumped_a_day_and_by_hand_more(
@@ -288,5 +298,4 @@ def test_so_much_is_dumped_a_day_and_by_hand_more(
     assert said == ["trigger slow writes nothing: enough was dumped in the last 24 hours (daily)"]
     assert ([one.words for one in children.commands], recorder.dumps) == ([["notify"]], [])
     actions.by_hand(clock.now)
-    actions.turn(clock.now)
     assert len(recorder.dumps) == 1
