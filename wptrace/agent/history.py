@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Callable
 
 from wptrace.capture.writer import About, CaptureOutput
 from wptrace.engine.session import QuietConsumer, Trace
 from wptrace.errors import WptraceError
+from wptrace.kernel.files import is_regular
 from wptrace.model.report import Snapshot
 
 _FILE_S = 3600.0
@@ -20,6 +22,8 @@ _FILES = 16
 _PAUSE_S = 60.0
 """The pause after a failure, such as a full disk."""
 _MOST_OF_A_NAME = 100
+_NAME = re.compile(r"[0-9]{8}-[0-9]{6}Z-[0-9]{2}\.wpt", re.ASCII)
+"""Names that `_free` makes."""
 
 
 class History(QuietConsumer):
@@ -33,11 +37,12 @@ class History(QuietConsumer):
         interval_s: float,
         now: float,
         say: Callable[[str], None],
+        traced: Collection[str],
         start: Snapshot | None = None,
     ) -> None:
-        """Start at the first snapshot of the trace, or at a later one."""
+        """Start at the first snapshot of the trace, or at a later one. `traced` are the names of all flows."""
         self._trace, self._folder, self._keep, self._say = trace, folder, keep, say
-        self._interval_s = interval_s
+        self._interval_s, self._traced = interval_s, traced
         self._last = self._first = trace.first if start is None else start
         self._path = folder
         self._until = now
@@ -91,14 +96,19 @@ class History(QuietConsumer):
         return self._output
 
     def _make_room(self) -> None:
-        sizes = {path: path.lstat().st_size for path in sorted(self._folder.glob("*.wpt"))}
+        """Remove the oldest files. Those of flows that are no longer traced count for all that are, in equal parts."""
+        sizes = dict(_files(self._folder))
+        for other in self._folder.parent.iterdir():
+            if other.name not in self._traced and not other.is_symlink():
+                sizes.update((path, size / len(self._traced)) for path, size in _files(other))
         whole = sum(sizes.values())
-        for path, size in sizes.items():
+        for path in sorted(sizes, key=lambda path: path.name):
             # Leave room for the next file.
             if whole <= self._keep - self._keep // _FILES:
                 return
-            path.unlink()
-            whole -= size
+            with suppress(OSError):
+                path.unlink()
+                whole -= sizes[path]
 
     def _finish(self) -> None:
         output, self._output = self._output, None
@@ -123,6 +133,17 @@ class History(QuietConsumer):
 
     def close(self) -> None:
         self._drop()
+
+
+def _files(folder: Path) -> Iterator[tuple[Path, float]]:
+    """The files of a history with their sizes; whatever else is there belongs to somebody else."""
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if _NAME.fullmatch(path.name):
+                with suppress(OSError):
+                    found = path.lstat()
+                    if is_regular(found):
+                        yield path, found.st_size
 
 
 def _free(folder: Path) -> Path:

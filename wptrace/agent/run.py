@@ -232,9 +232,10 @@ class Agent:
         wanted, traces = self._config.history, self._session.traces
         if wanted is None:
             return
+        names = [trace.flow.name for trace in traces]
         for trace, start in zip(traces, since or [None] * len(traces)):
             folder, keep = wanted["dir"] / trace.flow.name, wanted["keep"] // len(traces)
-            self._histories.append(History(trace, folder, keep, wanted["interval"], now, _say, start))
+            self._histories.append(History(trace, folder, keep, wanted["interval"], now, _say, names, start))
             trace.subscribe(self._histories[-1])
 
     def _change_histories(self, before: Config, now: float) -> None:

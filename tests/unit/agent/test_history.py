@@ -21,7 +21,7 @@ from wptrace.flows.io.block import REQUEST
 
 
 def kept(session: Session, clock: Time, folder: Path, said: list[str], keep: int = 1 << 30) -> History:
-    made = History(session.traces[0], folder, keep, 10.0, clock.now, said.append)
+    made = History(session.traces[0], folder, keep, 10.0, clock.now, said.append, [folder.name])
     session.traces[0].subscribe(made)
     return made
 
@@ -56,7 +56,7 @@ def test_another_folder_goes_on_where_the_one_before_ends(
     play(session, clock, 33.0)
     before.end()
     trace.unsubscribe(before)
-    after = History(trace, tmp_path / "b", 1 << 30, 10.0, clock.now, said.append, before.last)
+    after = History(trace, tmp_path / "b", 1 << 30, 10.0, clock.now, said.append, ["a", "b"], before.last)
     trace.subscribe(after)
     play(session, clock, 60.0)
     session.end()
@@ -80,6 +80,38 @@ def test_the_oldest_make_room(clock: Time, tmp_path: Path, said: list[str]) -> N
     (folder / "notes.txt").write_text("mine")
     play(session, clock, 13 * 3600.0)
     assert (folder / "notes.txt").exists()
+
+
+def test_what_is_not_ours_stays_and_stops_nothing(clock: Time, tmp_path: Path, said: list[str]) -> None:
+    session, folder = Session([Fake(clock, [])], history_s=60.0), tmp_path / "io"
+    session.start()
+    folder.mkdir()
+    (folder / "0mine.wpt").write_bytes(bytes(128 << 10))
+    (folder / "00000000-old.wpt").mkdir()
+    (folder / "20200101-000000Z-00.wpt").mkdir()
+    (folder / "20200101-000001Z-00.wpt").symlink_to(tmp_path / "none")
+    before = {path.name for path in folder.iterdir()}
+    kept(session, clock, folder, said, keep=64 << 10)
+    play(session, clock, 1000.0)
+    assert said == []
+    assert before < {path.name for path in folder.iterdir()}
+    assert sum(path.stat().st_size for path in folder.glob("*Z-*.wpt") if path.is_file()) <= 64 << 10
+
+
+def test_flows_that_are_no_longer_traced_make_room_too(
+    session: Session, clock: Time, tmp_path: Path, said: list[str]
+) -> None:
+    for name in ("irqoff", "size"):
+        (tmp_path / name).mkdir()
+        for number in range(8):
+            (tmp_path / name / f"20200101-00000{number}Z-00.wpt").write_bytes(bytes(128 << 10))
+    (trace,) = session.traces
+    # One of two that are traced, with half of 1 MiB each: the other makes its room itself.
+    History(trace, tmp_path / "io", 512 << 10, 10.0, clock.now, said.append, ["io", "size"])
+    left = sorted(path.name for path in (tmp_path / "irqoff").iterdir())
+    assert left == [f"20200101-00000{number}Z-00.wpt" for number in range(1, 8)]
+    assert len(list((tmp_path / "size").iterdir())) == 8
+    assert said == []
 
 
 def test_a_full_disk_costs_history_and_nothing_else(
