@@ -23,6 +23,8 @@ from wptrace.model.units import NS_PER, parse_bytes, parse_duration, parse_share
 from wptrace.outputs import otlp
 from wptrace.outputs.metrics import of_cgroups
 
+STATE = "/var/lib/wptrace"
+"""What systemd makes for the agent (StateDirectory= of its unit)."""
 _MOST_FAULTS = 20
 _MOST_FLOWS = 8
 _MOST_VALUES = 256
@@ -121,7 +123,7 @@ def _to_a_thousand(count: int) -> int:
 def _folder(text: str) -> Path:
     # An empty one would be the current folder.
     if not text or "\0" in text:
-        raise UsageError(f"a path such as /var/lib/wptrace, not {quoted(text)}")
+        raise UsageError(f"a path such as {STATE}, not {quoted(text)}")
     return Path(text)
 
 
@@ -174,7 +176,7 @@ AGENT = Table(
     "The agent itself.",
     (
         Key("budget", "do less before tracing costs more than this share of busy CPU time", "1%", share),
-        Key("folder", "where dumps of recorders go", "/var/lib/wptrace", _folder),
+        Key("folder", "where dumps of recorders go", STATE, _folder),
         Key("keep", "all dumps together have so much room there; the oldest make place", "2G", _keep),
         Key("daily", "so much is dumped in 24 hours at most, but for what somebody asks for", "1G", _keep),
     ),
@@ -219,7 +221,7 @@ HISTORY = Table(
     "history",
     "Figures of each interval, kept in captures: wptrace replay shows a folder of them.",
     (
-        Key("dir", "where: each flow has a folder in it", "/var/lib/wptrace/history", _folder),
+        Key("dir", "where: each flow has a folder in it", f"{STATE}/history", _folder),
         Key("keep", "all of them together have so much room; the oldest make place", "1G", _keep),
         Key("interval", "how long one is", "10s", _to_an_hour),
     ),

@@ -7,14 +7,15 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from socket import socket
 from typing import Callable
 
 from wptrace.agent import reload
 from wptrace.agent.condition import PRESSURE
-from wptrace.agent.config import Address, Config
+from wptrace.agent.config import STATE, Address, Config
 from wptrace.agent.control import Control
 from wptrace.agent.dumps import Daily, Room
 from wptrace.agent.endpoint import listen
@@ -38,6 +39,7 @@ from wptrace.outputs.text.words import printable
 
 # An agent runs for weeks, so it reads less often than a screen needs.
 _HISTORY_S = 10.0
+_DUMPS, _HISTORIES = "dumps", "histories"
 
 
 def _say(words: str) -> None:
@@ -99,14 +101,37 @@ def run(config: Config, outputs: Sequence[Output], again: Callable[[], Config]) 
         session.end()
 
 
+def _folders(config: Config, running: Config) -> Iterator[tuple[Path, str]]:
+    """The folders that the agent writes to, and what goes there."""
+    if config.on_trigger or any(flow.flight_recorder is not None for flow in running.flows):
+        yield config.agent["folder"], _DUMPS
+    if config.history is not None:
+        yield config.history["dir"], _HISTORIES
+
+
+def require_folders(config: Config) -> None:
+    """Require that a start finds its folders. Who may write to them is another matter: the agent's user may be another
+    one, for whom systemd makes those in STATE."""
+    for folder, what in _folders(config, config):
+        if folder.is_relative_to(STATE):
+            continue
+        # The one of histories is made.
+        there = folder.parent if what == _HISTORIES and not os.path.lexists(folder) else folder
+        try:
+            os.stat(f"{there}/")  # noqa: PTH116 - with a slash it is a folder
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise UsageError(f"{folder}, where {what} go, cannot be used: {error.strerror}") from None
+        except OSError:
+            continue
+
+
 def _prepared(config: Config, before: Config | None, listen: Callable[[Address], socket]) -> socket | None:
     """Do everything that may fail before anything is attached or changed; return a socket if the address is new."""
-    if config.on_trigger or any(flow.flight_recorder is not None for flow in (before or config).flows):
-        require_own_folder(config.agent["folder"], "dumps")
-    if config.history is not None:
-        with suppress(OSError):
-            config.history["dir"].mkdir(mode=0o700, exist_ok=True)
-        require_own_folder(config.history["dir"], "histories")
+    for folder, what in _folders(config, before or config):
+        if what == _HISTORIES:
+            with suppress(OSError):
+                folder.mkdir(mode=0o700, exist_ok=True)
+        require_own_folder(folder, what)
     of_before = before.prometheus if before is not None else None
     if config.prometheus is None or (of_before and of_before["listen"] == config.prometheus["listen"]):
         return None

@@ -94,6 +94,7 @@ def _named(found: Sequence[int]) -> str:
 
 def _check(path: Path) -> int:
     from wptrace.agent import config
+    from wptrace.agent.run import require_folders
     from wptrace.engine.definition.faults import DefinitionError
     from wptrace.outputs.text.words import printable
 
@@ -103,6 +104,7 @@ def _check(path: Path) -> int:
         for fault in error.faults:
             print(printable(f"{error.file}: {fault}"))
         return error.exit_code
+    require_folders(found)
     more = f"; on a trigger {', '.join(one.command for one in found.on_trigger)}" if found.on_trigger else ""
     print(printable(f"{path}: right; it traces {', '.join(flow.name for flow in found.flows)}{more}"))
     return 0
