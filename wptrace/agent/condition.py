@@ -73,7 +73,9 @@ class Condition(NamedTuple):
         return self.kind is not None and self.what in self.kind
 
     def values(self, now: Snapshot, earlier: Snapshot) -> dict[str, float]:
-        """The values between two snapshots, by device where the kind has one; nothing for a device without activity."""
+        """The values between two snapshots, by device where the kind has one.
+
+        An idle device has rates, which are 0, and nothing else."""
         seconds = (now.at_ns - earlier.at_ns) / 1e9
         if self.kind is None:
             grown = sum(
@@ -90,10 +92,10 @@ class Condition(NamedTuple):
         found_at: dict[str, list[Distribution]] = {}
         for group, stages in now.cells.items():
             before = earlier.cells.get(group, {})
-            if not self._is_of(group) or self.what not in stages or stages is before:
+            if not self._is_of(group) or self.what not in stages or (stages is before and self.statistic != RATE):
                 continue
             recent = stages[self.what].delta(before[self.what]) if self.what in before else stages[self.what]
-            if recent.count:
+            if recent.count or self.statistic == RATE:
                 found_at.setdefault(_place(group), []).append(recent)
         return {place: self._of(added_up(found), seconds) for place, found in found_at.items()}
 

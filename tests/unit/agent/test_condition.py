@@ -190,6 +190,16 @@ def test_counters_and_books() -> None:
     assert of("io.finished.rate > 0").values(now, before) == {"": 5}
 
 
+def test_the_rate_of_an_idle_disk_is_0_and_other_values_are_not_there() -> None:
+    group = REQUEST.group("sda", "read")
+    before = snapshot({group: cell([5], [5])}, 1, {group: {"bytes": 4096}})
+    # Cells that did not change are read again, or kept.
+    for now in (snapshot(before.cells, 2, before.counters), before._replace(at_ns=2 * SECOND)):
+        for what in ("bytes", "total"):
+            assert of(f"io.read.{what}.rate < 1").values(now, before) == {"sda": 0.0}
+        assert of("io.read.total.p99 < 1s").values(now, before) == {}
+
+
 def test_other_units_and_places() -> None:
     sizes = snapshot({SIZES.group("sda", "read"): {"total": Tally({4096: 3})}}, 1)
     found = of("size.read.total.p50 >= 4K", SIZE)
