@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Callable
 
 from wptrace.capture.writer import About, CaptureOutput
-from wptrace.engine.session import QuietConsumer, Trace
+from wptrace.engine.session import QuietConsumer, Trace, next_due
 from wptrace.errors import WptraceError
 from wptrace.kernel.files import is_regular
 from wptrace.model.report import Snapshot
@@ -62,7 +62,7 @@ class History(QuietConsumer):
         self.due = min(self.due, now + interval_s)
 
     def turn(self, now: float) -> None:
-        self.due = max(self.due + self._interval_s, now)
+        self.due = next_due(self.due, self._interval_s, now)
         with self._gap(now):
             self._write(now)
 

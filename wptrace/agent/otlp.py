@@ -16,7 +16,7 @@ from wptrace.agent.owner_names import OwnerNames
 from wptrace.agent.process import Own
 from wptrace.agent.scrape import Listener, sources
 from wptrace.agent.sender import LIMIT, Sender
-from wptrace.engine.session import Trace
+from wptrace.engine.session import Trace, next_due
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.model.report import Event
 from wptrace.outputs.metrics import Delivery
@@ -112,7 +112,7 @@ class Exporter:
             before = time.process_time()
             self._send_metrics()
             cost = time.process_time() - before
-            self._metrics_due = max(self._metrics_due + self._interval_s, now + _SPARED * cost)
+            self._metrics_due = max(next_due(self._metrics_due, self._interval_s, now), now + _SPARED * cost)
 
     def _send_events(self) -> None:
         found, self._events, self._events_due = self._events, [], math.inf

@@ -18,7 +18,7 @@ from wptrace.agent.pressure import Pressure
 from wptrace.bpf.ring import Reader
 from wptrace.engine.children import Children, Command
 from wptrace.engine.dumps import DumpOptions, Dumps, page
-from wptrace.engine.session import QuietConsumer, Trace
+from wptrace.engine.session import QuietConsumer, Trace, next_due
 from wptrace.errors import UsageError, WptraceError
 from wptrace.model.report import Snapshot
 from wptrace.outputs.metrics import Fired
@@ -154,7 +154,7 @@ class Watch(QuietConsumer):
         return [Fired(one.trigger.name, one.fired, one.suppressed, bool(one.since)) for one in self._states]
 
     def turn(self, now: float) -> None:
-        self.due = max(self.due + WINDOW_S, now)
+        self.due = next_due(self.due, WINDOW_S, now)
         last = self._last
         snapshot = last._replace(at_ns=int(now * 1e9))
         if self._figures:
@@ -264,7 +264,7 @@ class PressureWatch(Watch):
             self.due = now + WINDOW_S
 
     def turn(self, now: float) -> None:
-        self.due = max(self.due + WINDOW_S, now)
+        self.due = next_due(self.due, WINDOW_S, now)
         shares = {when: one.share(now) for when, one in self._pressures.items()}
         last, self._last = self._last, self._trace.snapshot()
         for state in self._states:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Callable, NamedTuple
 
 from wptrace.bpf.programs import run_statistics
 from wptrace.engine.flow import Flow
-from wptrace.engine.session import Session, Trace
+from wptrace.engine.session import Session, Trace, next_due
 from wptrace.engine.signals import Stop
 from wptrace.kernel.privileges import require_admin
 from wptrace.model.report import Controls, Event, Output
@@ -65,7 +65,7 @@ class Stuck:
         pass
 
     def turn(self, now: float) -> None:
-        self.due = _next(self.due, self._step_s, now)
+        self.due = next_due(self.due, self._step_s, now)
         found = self._trace.flow.in_flight(self._at_least_ns)
         if found:
             self._output.in_flight(found, time.time_ns())
@@ -95,7 +95,7 @@ class Reports:
         self._output.in_flight(self._trace.flow.in_flight(0), time.time_ns())
 
     def turn(self, now: float) -> None:
-        self.due = _next(self.due, self._interval_s, now)
+        self.due = next_due(self.due, self._interval_s, now)
         snapshot = self._trace.snapshot()
         self._output.interval(self._window(self._shown, snapshot, "interval"))
         self._shown = snapshot
@@ -191,11 +191,6 @@ def _run(session: Session, outputs: Sequence[Output], stop: Stop, options: RunOp
                 one.dump()
         session.turn()
     session.end()
-
-
-def _next(due: float, step: float, now: float) -> float:
-    """The next due time. After a stop (SIGSTOP, a suspended machine) missed ones are skipped."""
-    return due + step if due + step > now else now + step
 
 
 def _is_pipe(fd: int) -> bool:

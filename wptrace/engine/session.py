@@ -69,6 +69,12 @@ class Consumer(Protocol):
         """Finish: the flows are detached, and all events have been delivered."""
 
 
+def next_due(due: float, step: float, now: float) -> float:
+    """The next due time. After a stop (SIGSTOP, a suspended machine) missed ones are skipped, and so is one that would
+    come too soon: a window of a millisecond says nothing."""
+    return due + step if due + step / 2 > now else now + step
+
+
 class QuietConsumer:
     """A consumer that does nothing; a subclass does what it is for."""
 

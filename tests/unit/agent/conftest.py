@@ -33,6 +33,15 @@ def said() -> list[str]:
     return []
 
 
+def stall(clock: Time, at: float, until: float) -> None:
+    """Stop the process for a while, such as by SIGSTOP, seconds after the start."""
+
+    def stop() -> None:
+        clock.now = 1000.0 + until
+
+    clock.at(at, stop)
+
+
 def play(session: Session, clock: Time, seconds: float) -> None:
     """Run the session until this many seconds after its start."""
     while clock.now < 1000.0 + seconds:

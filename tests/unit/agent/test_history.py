@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.agent.conftest import play
-from tests.unit.capture.test_folder import counted
+from tests.unit.agent.conftest import play, stall
+from tests.unit.capture.test_folder import counted, intervals
 from tests.unit.engine.conftest import Time
 from tests.unit.engine.test_run import Fake
 from tests.unit.outputs.samples import SECOND, distribution, report, start
@@ -62,6 +62,15 @@ def test_another_folder_goes_on_where_the_one_before_ends(
     session.end()
     assert counted(tmp_path / "a") + counted(tmp_path / "b") == total(session)
     assert counted(tmp_path / "b") > 0
+
+
+def test_after_a_stall_no_interval_is_tiny(session: Session, clock: Time, tmp_path: Path, said: list[str]) -> None:
+    kept(session, clock, tmp_path / "io", said)
+    stall(clock, 12.0, 29.996)
+    play(session, clock, 39.0)
+    session.end()
+    lengths = [one.duration_ns / SECOND for one in intervals(tmp_path / "io")]
+    assert lengths[:3] == [10.0, 19.996, 10.0]
 
 
 def test_the_oldest_make_room(clock: Time, tmp_path: Path, said: list[str]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.collector import points
-from tests.unit.agent.conftest import play
+from tests.unit.agent.conftest import play, stall
 from tests.unit.engine.conftest import Time
 from tests.unit.engine.test_run import Fake
 from tests.unit.outputs.samples import MS, request
@@ -115,6 +115,13 @@ def test_totals_are_sent_at_once_and_then_at_intervals(session: Session, clock: 
     # Each look finds one more request.
     assert counts(metrics)[-1] == now - 1
     assert metrics.ended == traces.ended == [clock.now + 5]
+
+
+def test_after_a_stall_no_message_follows_at_once(session: Session, clock: Time, exporting: Make) -> None:
+    _, metrics, _ = exporting(interval=10.0)
+    stall(clock, 1.0, 19.996)
+    play(session, clock, 25)
+    assert len(metrics.messages) == 2
 
 
 def test_messages_that_cost_much_are_made_less_often(

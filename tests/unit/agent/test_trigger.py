@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.agent.conftest import play
+from tests.unit.agent.conftest import play, stall
 from tests.unit.agent.test_condition import BLOCK, MS, REQUEST, snapshot
 from tests.unit.engine.conftest import Time
 from tests.unit.engine.test_run import SDA_READ, Fake
@@ -220,6 +220,15 @@ def test_it_says_the_verdict_and_dumps_with_what_follows(
     assert command.words == ["notify", "-x", str(path)]
     assert command.variables == {"WPTRACE_TRIGGER": "slow"}
     assert [(one.name, one.fired, one.holds) for one in watch.fired] == [("slow", 1, True)]
+
+
+def test_after_a_stall_no_window_is_tiny(session: Session, clock: Time, said: list[str], tmp_path: Path) -> None:
+    """Each look finds one more request: in less than a millisecond that would be a megabyte a second."""
+    when = parse("fake.read.bytes.rate > 100K", [session.traces[0].flow])
+    watched(session, clock, tmp_path, said, [fake_trigger(session, when=when)])
+    stall(clock, 1.5, 2.9996)
+    play(session, clock, 10.0)
+    assert said == []
 
 
 def test_what_is_stuck_fires_by_its_age(

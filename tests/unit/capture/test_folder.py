@@ -62,11 +62,15 @@ def written(path: Path, count: int, end: bool = True) -> None:
     output.close()
 
 
-def counted(folder: Path) -> int:
+def intervals(folder: Path) -> list[Report]:
     capture = Capture(folder)
     found = [item for item in capture.items(False, True) if isinstance(item, Report) and item.kind == "interval"]
     capture.close()
-    return sum(one["total"].count for item in found for one in item.cells.values())
+    return found
+
+
+def counted(folder: Path) -> int:
+    return sum(one["total"].count for item in intervals(folder) for one in item.cells.values())
 
 
 def test_captures_of_a_folder_are_read_on_behind_one_that_was_cut_off(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from wptrace.engine import run as module
 from wptrace.engine import session
 from wptrace.engine.flow import Flow
 from wptrace.engine.run import RunOptions, run
-from wptrace.engine.session import HistoryPace
+from wptrace.engine.session import HistoryPace, next_due
 from wptrace.engine.signals import Stop
 from wptrace.errors import UnsupportedError, WptraceError
 from wptrace.model.book import RING_FULL, Book, Cause
@@ -253,6 +253,11 @@ def test_a_suspended_machine_gets_one_long_interval_and_goes_on(world: World) ->
     world.clock.at(1.5, suspend)
     world.run(1.0, 4)
     assert world.lengths[:4] == [1.0, 100.5, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(("late", "following"), [(0.0, 1.0), (0.25, 0.75), (0.75, 1.0), (0.9999, 1.0), (3.0, 1.0)])
+def test_a_late_window_is_not_followed_by_a_tiny_one(late: float, following: float) -> None:
+    assert next_due(10.0, 1.0, 10.0 + late) == 10.0 + late + following
 
 
 def test_a_reader_that_left_ends_the_trace(world: World) -> None:
