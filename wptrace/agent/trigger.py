@@ -138,9 +138,11 @@ class Watch(QuietConsumer):
     def arm(self, triggers: Sequence[Trigger], now: float) -> None:
         """Replace the triggers. An unchanged one goes on; a changed one keeps its counts."""
         before = {one.trigger.name: one for one in self._states}
-        if not self._states:
-            self._last, self.due = self._trace.snapshot(), now + WINDOW_S
+        read = self._figures, self._cells_alone
         self._look_at([_State.of(one, before.get(one.name)) for one in triggers])
+        if not before or read != (self._figures, self._cells_alone):
+            # The last snapshot has old values of what nobody needed.
+            self._last, self.due = self._trace.snapshot(), now + WINDOW_S
         if not triggers:
             self.due = math.inf
 

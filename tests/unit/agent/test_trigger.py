@@ -126,6 +126,26 @@ def test_an_armed_trigger_goes_on_where_it_was_the_same(
     assert [one.fired for one in watch.fired] == [1]
 
 
+@pytest.mark.parametrize("before", ["total.max > 1h", "verdict.grew for 1h"])
+@pytest.mark.parametrize("after", ["bytes.rate > 2K", "finished.rate > 4", "total.rate > 4"])
+def test_an_armed_trigger_does_not_take_all_until_now_for_one_window(
+    before: str, after: str, session: Session, clock: Time, said: list[str], tmp_path: Path
+) -> None:
+    """Each look counts one more request of 512 bytes."""
+    idle, new = (
+        fake_trigger(session, name=text, when=parse(f"fake.{text}", [session.traces[0].flow]))
+        for text in (before, after)
+    )
+    watch, _, _ = watched(session, clock, tmp_path, said, [idle])
+    for _ in range(10):
+        session.traces[0].snapshot()
+    play(session, clock, 10.0)
+    clock.now += 0.9
+    watch.arm([idle, new], clock.now)
+    play(session, clock, 20.0)
+    assert said == []
+
+
 # --- Usual values -----------------------------------------------------------------------------------------------------
 
 

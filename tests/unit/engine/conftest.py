@@ -43,6 +43,7 @@ class Time:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
     made = Time()
     monkeypatch.setattr(time, "monotonic", made.monotonic)
+    monkeypatch.setattr(time, "monotonic_ns", lambda: int(made.now * 1e9))
     monkeypatch.setattr(session, "wall_offset_ns", lambda: 0)
     monkeypatch.setattr(Reader, "wait", lambda reader, at_most: made.wait(at_most))
     return made
