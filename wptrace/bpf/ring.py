@@ -263,10 +263,10 @@ class Reader:
         if fd >= 0:
             self._poll.register(fd, select.POLLIN)
 
-    def attend(self, fd: int, hear: Callable[[], None], event: int = select.POLLIN) -> None:
-        """Calls `hear` in a wait, and ends it, when there is something to read, or POLLPRI says something urgent."""
+    def attend(self, fd: int, hear: Callable[[], None]) -> None:
+        """Calls `hear` in a wait, and ends it, when there is something to read."""
         self._hearers[fd] = hear
-        self._poll.register(fd, event)
+        self._poll.register(fd, select.POLLIN)
 
     def leave(self, fd: int) -> None:
         """Before it is closed."""
