@@ -297,7 +297,7 @@ class Runs(QuietConsumer):
             more = [f"it ended early: {why}"] if why else []
             more += [run.verdict] if run.verdict else []
             self._say("; ".join([f"{run.what} of trigger {run.trigger} is in {run.path}", *more]))
-            self._actions.keep(run.path, now, page)
+            self._actions.keep(run.path, now, with_page=page)
         if slot.table is None:
             self._forget(run.table.command)
         self._changed()

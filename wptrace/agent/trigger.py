@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -68,32 +69,33 @@ class Actions(QuietConsumer):
         self.due = min(self.due, due)
 
     def turn(self, now: float) -> None:
-        pending, self._pending = self._pending, []
-        files: list[Path] | None = None
-        for due, name, command in pending:
-            if due > now:
-                self._pending.append((due, name, command))
-                continue
-            if not self._daily.left(now):
-                self._say(f"trigger {name} writes nothing: enough was dumped in the last 24 hours (daily)")
-                self._run(name, command, ())
-                continue
-            # Triggers that fire at the same time share their dumps.
-            files = self._dump(now) if files is None else files
-            self._run(name, command, files)
-        self.due = min((due for due, _, _ in self._pending), default=math.inf)
+        self._act(now, now)
 
-    def _dump(self, now: float) -> list[Path]:
+    def _act(self, until: float, now: float) -> None:
+        """Run what is due until then."""
+        due = [one for one in self._pending if one[0] <= until]
+        self._pending = [one for one in self._pending if one[0] > until]
+        self.due = min((due for due, _, _ in self._pending), default=math.inf)
+        left = self._daily.left(now)
+        # Triggers that fire at the same time share their dumps.
+        files = self._dump(now, True) if due and left else []
+        for _, name, command in due:
+            if not left:
+                self._say(f"trigger {name} writes nothing: enough was dumped in the last 24 hours (daily)")
+            self._run(name, command, files)
+
+    def _dump(self, now: float, counts: bool) -> list[Path]:
         self.room.make(self.writing)
         files = [path for one in self._dumps if (path := one.dump()) is not None]
         for path in files:
-            self.keep(path, now)
+            self.keep(path, now, counts)
         return files
 
-    def keep(self, path: Path, now: float, with_page: bool = True) -> None:
-        """Count a dump that is complete, and make its page and room for it."""
-        with suppress(OSError):
-            self._daily.add(now, path.stat().st_size)
+    def keep(self, path: Path, now: float, counts: bool = True, with_page: bool = True) -> None:
+        """Make the page of a dump that is complete, and room for it; it may count for the limit of a day."""
+        if counts:
+            with suppress(OSError):
+                self._daily.add(now, path.stat().st_size)
         if with_page:
             self._children.add(page(path))
         if removed := self.room.make({path, *self.writing}):
@@ -113,14 +115,14 @@ class Actions(QuietConsumer):
         """Dump the recorders on request; raise if not all of them can be written."""
         if not self._dumps:
             raise UsageError("nothing is written: no flow has a recorder")
-        files = self._dump(now)
+        files = self._dump(now, False)
         if len(files) < len(self._dumps):
             raise WptraceError(f"{len(files)} of {len(self._dumps)} recorders are written; the log has the error")
         return files
 
     def end(self) -> None:
         """Run the pending actions now."""
-        self.turn(math.inf)
+        self._act(math.inf, time.monotonic())
 
 
 class Watch(QuietConsumer):

@@ -141,6 +141,8 @@ class Children:
 
     def end(self) -> None:
         """Drop commands that have not started; let running ones finish."""
+        for one in self._waiting:
+            self._say(f"{one.what} is left out: the trace has ended")
         self._waiting.clear()
 
     def finish(self) -> None:

@@ -240,7 +240,7 @@ class Recorder:
         self.dumps: list[Path] = []
 
     def dump(self, path: Path, start: object, view: str) -> Any:
-        path.write_bytes(b"")
+        path.write_bytes(b"x" * 100)
         self.dumps.append(path)
 
         class Made:
@@ -390,3 +390,32 @@ def test_so_much_is_dumped_a_day_and_by_hand_more(
     assert ([one.words for one in children.commands], recorder.dumps) == ([["notify"]], [])
     actions.by_hand(clock.now)
     assert len(recorder.dumps) == 1
+
+
+def test_what_is_dumped_by_hand_leaves_the_day_to_triggers(
+    session: Session, clock: Time, recorder: Recorder, said: list[str], tmp_path: Path
+) -> None:
+    daily = Daily(250)
+    actions = Actions(session.traces, Room(tmp_path, 1 << 30), daily, Collected(said.append), said.append)
+    for _ in range(3):
+        actions.by_hand(clock.now)
+        actions.turn(clock.now)
+    assert daily.left(clock.now) == 250
+    actions.by_hand(clock.now)
+    for name in ("slow", "often"):
+        actions.after(clock.now, name, ())
+    actions.turn(clock.now)
+    # One dump, which the triggers needed as well.
+    assert (len(recorder.dumps), daily.left(clock.now)) == (4, 150)
+
+
+def test_the_end_keeps_to_what_may_be_dumped_a_day(
+    session: Session, clock: Time, recorder: Recorder, said: list[str], tmp_path: Path
+) -> None:
+    children, daily = Collected(said.append), Daily(100)
+    actions = Actions(session.traces, Room(tmp_path, 1 << 30), daily, children, said.append)
+    daily.add(clock.now, 100)
+    actions.after(clock.now + 30.0, "slow", ("notify",))
+    actions.end()
+    assert said == ["trigger slow writes nothing: enough was dumped in the last 24 hours (daily)"]
+    assert ([one.words for one in children.commands], recorder.dumps) == ([["notify"]], [])

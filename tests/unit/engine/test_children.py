@@ -90,7 +90,9 @@ def test_there_is_an_end_to_what_waits(said: list[str]) -> None:
     for _ in range(20):
         children.add(command("", "more"))
     assert said == ["more is left out: 16 commands wait already"] * 4
+    said.clear()
     children.end()
+    assert said == ["more is left out: the trace has ended"] * 16
     children.turn(math.inf)
     children.close()
 
