@@ -159,8 +159,9 @@ class Agent:
         for trace, triggers in zip(session.traces, of_flows):
             self._watches.append(Watch(trace, triggers, self.actions, now, _say))
             trace.subscribe(self._watches[-1])
-        self._watches.append(PressureWatch(self._first, of_pressure, self.actions, now, _say))
-        self._first.subscribe(self._watches[-1])
+        self._pressure = PressureWatch(self._first, of_pressure, self.actions, now, _say, session.reader)
+        self._watches.append(self._pressure)
+        self._first.subscribe(self._pressure)
         self._histories: list[History] = []
         self._begin_histories(now)
         self._exporter: Exporter | None = None
@@ -309,3 +310,4 @@ class Agent:
         self._service.close()
         if self._control is not None:
             self._control.close()
+        self._pressure.close()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import select
 import time
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Callable, NamedTuple
 from wptrace.agent.condition import VERDICT, Condition, oldest
 from wptrace.agent.dumps import Daily, Room
 from wptrace.agent.pressure import Pressure
+from wptrace.bpf.ring import Reader
 from wptrace.engine.children import Children, Command
 from wptrace.engine.dumps import DumpOptions, Dumps, page
 from wptrace.engine.session import QuietConsumer, Trace, next_due
@@ -27,8 +29,6 @@ _DAY_S = 86_400.0
 # How long the usual value is learned before it is compared with, and its time constant.
 _LEARNED_S, _USUAL_S = 300.0, 3600.0
 _MOST_PLACES = 4096
-# How often a watch of pressure reads the counters of its trace, as long as nothing holds.
-_READ_S = 10.0
 Say = Callable[[str], None]
 HAND = "hand"
 """The name of dumps that somebody asks for."""
@@ -224,36 +224,69 @@ class Watch(QuietConsumer):
 
 
 class PressureWatch(Watch):
-    """Reads pressure once a second. Reading the counters of the trace costs more, so a verdict begins somewhat earlier
-    than the window."""
+    """Sleeps until the kernel reports waiting tasks, then checks once a second until they stop waiting."""
 
     def __init__(
-        self, trace: Trace, triggers: Sequence[Trigger], actions: Actions, now: float, say: Callable[[str], None]
+        self,
+        trace: Trace,
+        triggers: Sequence[Trigger],
+        actions: Actions,
+        now: float,
+        say: Callable[[str], None],
+        reader: Reader,
     ) -> None:
         super().__init__(trace, [], actions, now, say)
-        self._pressures: dict[str, Pressure] = {}
+        self._reader = reader
+        self._pressures: dict[Condition, Pressure] = {}
         self.arm(triggers, now)
 
     def arm(self, triggers: Sequence[Trigger], now: float) -> None:
         super().arm(triggers, now)
-        before, wanted = self._pressures, {one.when.what for one in triggers}
-        self._pressures = {what: before.get(what) or Pressure(what, now) for what in wanted}
-        if wanted - before.keys():
+        wanted = {one.when: one.name for one in triggers}
+        for when in self._pressures.keys() - wanted.keys():
+            gone = self._pressures.pop(when)
+            if gone.fd >= 0:
+                self._reader.leave(gone.fd)
+            gone.close()
+        for when, name in wanted.items():
+            if when not in self._pressures:
+                made = self._pressures[when] = Pressure(when.what, when.limit, now)
+                if made.fd >= 0:
+                    self._reader.attend(made.fd, self._wake, select.POLLPRI)
+                else:
+                    self._say(f"trigger {name} is looked at once a second: the kernel wakes nobody ({made.refused})")
+        self._sleep()
+
+    def _wake(self) -> None:
+        """Handle a notification of the kernel."""
+        now = time.monotonic()
+        if self.due == math.inf:
+            for one in self._pressures.values():
+                one.share(now)
+            self._last = self._trace.snapshot()
             self.due = now + WINDOW_S
 
     def turn(self, now: float) -> None:
         self.due = next_due(self.due, WINDOW_S, now)
-        last = self._last
-        if now - last.at_ns / 1e9 >= _READ_S:
-            self._last = self._trace.snapshot()
-        shares = {what: one.share(now) for what, one in self._pressures.items()}
+        shares = {when: one.share(now) for when, one in self._pressures.items()}
+        last, self._last = self._last, self._trace.snapshot()
         for state in self._states:
             held = bool(state.since)
-            value, seconds = shares[state.trigger.when.what]
+            value, seconds = shares[state.trigger.when]
             place = state.look({"": value}, seconds, now)
             state.start = None if not state.since else state.start if held else last
             if place is not None:
                 self._fire(state, place, value, now)
+        self._sleep()
+
+    def _sleep(self) -> None:
+        holds = any(one.since for one in self._states)
+        if not holds and all(one.fd >= 0 for one in self._pressures.values()):
+            self.due = math.inf
+
+    def close(self) -> None:
+        for one in self._pressures.values():
+            one.close()
 
 
 class _State:

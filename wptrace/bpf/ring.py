@@ -263,10 +263,10 @@ class Reader:
         if fd >= 0:
             self._poll.register(fd, select.POLLIN)
 
-    def attend(self, fd: int, hear: Callable[[], None]) -> None:
-        """Calls `hear` in a wait, and ends it, when there is something to read."""
+    def attend(self, fd: int, hear: Callable[[], None], event: int = select.POLLIN) -> None:
+        """Calls `hear` in a wait, and ends it, when there is something to read, or POLLPRI says something urgent."""
         self._hearers[fd] = hear
-        self._poll.register(fd, select.POLLIN)
+        self._poll.register(fd, event)
 
     def leave(self, fd: int) -> None:
         """Before it is closed."""

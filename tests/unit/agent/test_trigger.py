@@ -14,10 +14,9 @@ from tests.unit.agent.test_condition import BLOCK, MS, REQUEST, snapshot
 from tests.unit.engine.conftest import Time
 from tests.unit.engine.test_run import SDA_READ, Fake
 from tests.unit.outputs.samples import cell
-from wptrace.agent import pressure
 from wptrace.agent.condition import parse
 from wptrace.agent.dumps import Daily, Room
-from wptrace.agent.trigger import Actions, PressureWatch, Trigger, Watch, _State
+from wptrace.agent.trigger import Actions, Trigger, Watch, _State
 from wptrace.engine.children import Children, Command
 from wptrace.engine.session import Session
 from wptrace.errors import UsageError, WptraceError
@@ -167,67 +166,6 @@ def test_what_is_not_usual_is_not_learned_and_other_places_have_their_own() -> N
     assert state.usual("sda") == pytest.approx(10)
     # A value that rises slowly becomes the usual one.
     assert 225 < state.usual("sdb") < 250
-
-
-# --- Pressure ---------------------------------------------------------------------------------------------------------
-
-
-class Stalls:
-    """Tasks wait in these stretches, in seconds after the start."""
-
-    def __init__(self, clock: Time, *of: tuple[float, float]) -> None:
-        self._clock, self._of = clock, of
-
-    def totals(self, path: Path) -> dict[str, int]:
-        now = self._clock.now - 1000.0
-        waited = sum(max(min(now, until) - since, 0.0) for since, until in self._of)
-        return {"some": round(waited * 1e6), "full": 0}
-
-
-def pressed(session: Session, clock: Time, folder: Path, said: list[str], *conditions: str) -> PressureWatch:
-    (trace,) = session.traces
-    actions = Actions(session.traces, Room(folder, 1 << 30), Daily(1 << 30), Collected(said.append), said.append)
-    watch = PressureWatch(trace, pressures(session, *conditions), actions, clock.now, said.append)
-    trace.subscribe(watch)
-    return watch
-
-
-def pressures(session: Session, *conditions: str) -> list[Trigger]:
-    return [
-        fake_trigger(session, name=text, when=parse(f"pressure.{text}", [session.traces[0].flow]))
-        for text in conditions
-    ]
-
-
-def test_a_second_of_pressure_is_enough_and_the_counters_are_seldom_read(
-    clock: Time, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flow = Fake(clock, [])
-    session = Session([flow], history_s=60.0)
-    session.start()
-    monkeypatch.setattr(pressure, "_totals", Stalls(clock, (12.0, 12.8)).totals)
-    pressed(session, clock, tmp_path, said, "io.some > 60%", "io.some > 90%", "io.some > 60% for 2s")
-    play(session, clock, 12.0)
-    assert said == []
-    assert flow.reads <= 3
-    play(session, clock, 13.0)
-    (line,) = said
-    # What its verdict is about began before the second.
-    assert line.startswith("trigger io.some > 60%: pressure.io.some > 60%, it is 80%; verdict: device takes ")
-    play(session, clock, 30.0)
-    assert len(said) == 1
-
-
-def test_a_new_trigger_of_pressure_has_a_whole_window(
-    session: Session, clock: Time, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pressure, "_totals", Stalls(clock, (2.9, 3.1)).totals)
-    watch = pressed(session, clock, tmp_path, said, "io.some > 60%")
-    play(session, clock, 2.0)
-    clock.now += 0.9
-    watch.arm(pressures(session, "io.some > 60%", "io.some > 50%", "cpu.some > 60%"), clock.now)
-    play(session, clock, 10.0)
-    assert said == []
 
 
 # --- Actions ----------------------------------------------------------------------------------------------------------
