@@ -30,7 +30,7 @@ def _notes(wanted: Place) -> list[str]:
     if not wanted.subvolume or any(one is not None and one.has_field("btrfs_root", "anon_dev") for one in _types()):
         return []
     return [
-        f"{wanted.path} is on btrfs: files with its inode number in other subvolumes count as well, and what is in them"
+        f"{wanted.path} is on btrfs: what has its inode number in another subvolume, or is below that, counts as well"
     ]
 
 
