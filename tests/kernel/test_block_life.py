@@ -215,6 +215,7 @@ def test_a_discard_is_no_read(disk: Disk, op: str) -> None:
 
 
 @pytest.mark.one_kernel
+@pytest.mark.guest
 def test_a_request_of_many_bios(scsi: Disk) -> None:
     disk = scsi
     with setting(disk.queue / "max_sectors_kb", "4096"):

@@ -192,6 +192,7 @@ def test_the_fallback_counts_the_same(disk: Disk, times: str, monkeypatch: pytes
     with closing(BlockFlow(Options((disk.path,), slow_ns=0, times=times))) as flow:
         start = flow.start(Reader())
         assert all("raw_tp" in source.how and "tp_btf" not in source.how for source in start.sources)
+        flow.begin()
         job = fio(disk.path, rw="randrw")
         found = flow.snapshot()
     assert found.books[REQUESTS].finished == total(job)
