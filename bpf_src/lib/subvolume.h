@@ -17,14 +17,14 @@ struct btrfs_inode___known {
 	struct inode vfs_inode;
 } __attribute__((preserve_access_index));
 
-/* The device number of the subvolume; 0 if the kernel says nothing about the types of btrfs. Global: verified once. */
-__noinline __u32 subvolume_of(__u64 inode)
+/* The device number of the subvolume; 0 if the kernel says nothing about the types of btrfs. Out of the path of others. */
+static __noinline __u32 subvolume_of(struct inode *inode)
 {
 	struct btrfs_inode___known *found = NULL;
 
 	if (!bpf_core_field_exists(found->vfs_inode))
 		return 0;
-	found = (void *)(inode - bpf_core_field_offset(struct btrfs_inode___known, vfs_inode));
+	found = (void *)(number_of((__u64)inode) - bpf_core_field_offset(struct btrfs_inode___known, vfs_inode));
 	return BPF_CORE_READ(found, root, anon_dev);
 }
 
@@ -35,7 +35,7 @@ static __always_inline __u32 dev_of_inode(struct inode *inode, bool direct)
 	__u32 dev = FIELD(direct, super, s_dev);
 
 	if (FIELD(direct, super, s_magic) == BTRFS_SUPER_MAGIC) {
-		__u32 own = subvolume_of(number_of((__u64)inode));
+		__u32 own = subvolume_of(inode);
 
 		return own ? own : dev;
 	}

@@ -25,7 +25,7 @@ __u32 filter_directory_subvolume;
 #define AT_ROOT 0
 #define AT_WANTED 1
 
-static __always_inline bool is_in_subvolume(__u64 inode, __u32 wanted)
+static __always_inline bool is_in_subvolume(struct inode *inode, __u32 wanted)
 {
 	__u32 found = wanted ? subvolume_of(inode) : 0;
 
@@ -47,7 +47,7 @@ __noinline __u64 stride(__u64 from)
 		struct inode *inode = BPF_CORE_READ(dentry, d_inode);
 
 		if (BPF_CORE_READ(inode, i_ino) == filter_directory &&
-		    is_in_subvolume((__u64)inode, filter_directory_subvolume))
+		    is_in_subvolume(inode, filter_directory_subvolume))
 			return AT_WANTED;
 		if (parent == dentry)
 			return AT_ROOT;
@@ -90,7 +90,7 @@ static __always_inline bool inode_matches(struct inode *inode, bool direct)
 	struct super_block *super = FIELD(direct, inode, i_sb);
 
 	return FIELD(direct, inode, i_ino) == filter_inode && FIELD(direct, super, s_dev) == filter_inode_dev &&
-	       is_in_subvolume(number_of((__u64)inode), filter_inode_subvolume);
+	       is_in_subvolume(inode, filter_inode_subvolume);
 }
 
 /* A lower file of overlayfs matches by either of its paths. */

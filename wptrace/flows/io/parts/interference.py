@@ -27,6 +27,8 @@ FUNCTIONS = {
 }
 
 
+# From the first step of a CPU that comes until it is there.
+_SETTLES_S = 10.0
 _CPU_MOVE = Hook(
     "cpu.move",
     "coming and going of a CPU",
@@ -45,7 +47,8 @@ class Interference(Part):
         super().__init__()
         self._operations = operations
         self.hooks = (_CPU_MOVE,) if operations else ()
-        self._cpus = (0, cpus.online())
+        self._cpu_moves, self._settled = 0, 0.0
+        self._ticking: tuple[int, ...] = ()
         self.stages = (*INTERFERENCES, *CONTROLLERS) if operations else CONTROLLERS
 
     def make_room(self, obj: BpfObject, devices: int) -> None:
@@ -78,10 +81,13 @@ class Interference(Part):
 
     def refresh(self, obj: BpfObject, devices_changed: bool) -> None:
         """Give a tick to CPUs that came: the kernel takes its events from one that goes."""
-        tick, now = obj.progs["tick_perf"], (obj.bss.cpu_moves, cpus.online())
-        if now == self._cpus or not tick.links:
+        moves, now, tick = obj.bss.cpu_moves, time.monotonic(), obj.progs["tick_perf"]
+        if moves != self._cpu_moves:
+            self._cpu_moves, self._settled = moves, now + _SETTLES_S
+            self._ticking = ()
+        if now > self._settled or not tick.links or self._ticking == (online := tuple(cpus.online())):
             return
-        for cpu in now[1]:
+        for cpu in online:
             try:
                 tick.attach_cpu(cpu)
             except LibbpfError as error:
@@ -90,7 +96,7 @@ class Interference(Part):
                     raise
         # The first tick of a new event may come late.
         obj.bss.cpu_moved_ns = time.monotonic_ns()
-        self._cpus = now
+        self._ticking = online
 
     def notes(self, loaded: Loaded) -> list[str]:
         """A kernel has only some of the functions, and may hide them."""
