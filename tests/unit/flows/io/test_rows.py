@@ -77,12 +77,16 @@ def played(form: str, kinds: Sequence[Kind], found: Rows, as_rows: bool, wanted:
         output.begin(Start("io", "path", "6.12", {}, [], kinds, []))
     # Twice, so that learned forms are used.
     for _ in range(2):
-        if as_rows:
-            assert output.rows(found)
-        else:
-            for event in found:
-                output.event(event)
+        hand_over(output, found, as_rows)
     return stream.getvalue()
+
+
+def hand_over(output: Any, found: Rows, as_rows: bool) -> None:
+    if as_rows:
+        assert output.rows(found)
+    else:
+        for event in found:
+            output.event(event)
 
 
 def check(kinds: Sequence[Kind], found: Rows, wanted: Wanted = PLAIN) -> None:
@@ -295,11 +299,7 @@ def test_a_stream_of_any_encoding_has_all_lines_in_order(form: str, encoding: st
         output: Any = make(form, stream, "stages", PLAIN)
         output.start(Start("io", "path", "6.12", {}, [], KINDS, []))
         for _ in range(2):
-            if as_rows:
-                assert output.rows(found)
-            else:
-                for event in found:
-                    output.event(event)
+            hand_over(output, found, as_rows)
             stream.write("text\n")
         stream.flush()
         written.append(file.getvalue())
