@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from wptrace.bpf.kernel_btf import KernelBtf, module, vmlinux
+from wptrace.bpf.kernel_btf import module, vmlinux
 from wptrace.engine.filters import Predicate
 from wptrace.kernel import mounts
 from wptrace.kernel.mounts import Place
@@ -27,16 +26,14 @@ def _set_directory(bss: Any, wanted: Place | None) -> None:
 
 
 def _notes(wanted: Place) -> list[str]:
-    if not wanted.subvolume or any(one is not None and one.has_field("btrfs_root", "anon_dev") for one in _types()):
+    if not wanted.subvolume:
+        return []
+    types = vmlinux(), module("btrfs")
+    if any(one is not None and one.has_field("btrfs_root", "anon_dev") for one in types):
         return []
     return [
         f"{wanted.path} is on btrfs: what has its inode number in another subvolume, or is below that, counts as well"
     ]
-
-
-def _types() -> Iterator[KernelBtf | None]:
-    yield vmlinux()
-    yield module("btrfs")
 
 
 FILE = Predicate(
