@@ -4,13 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import chain, repeat
 
-from wptrace.analysis.overlap import Span
 from wptrace.capture import sums
 from wptrace.capture.reader import Capture, Records
 from wptrace.flows.io import kinds
-from wptrace.flows.io.options import PROCESS
 from wptrace.model.book import Book
 from wptrace.model.report import Report, Start
 from wptrace.tools.singles import Singles, request
@@ -29,7 +26,6 @@ def start(found: Start) -> Start:
 
 class Dumped:
     def __init__(self, capture: Capture) -> None:
-        self._is_io = capture.head.start.flow == "io"
         self._kinds = start(capture.head.start).kinds
         self._decoded = Singles(capture, capture.head, whole=False)
         self._begin(capture.head.began_ns)
@@ -46,10 +42,7 @@ class Dumped:
 
     def take(self, found: Records) -> Iterator[Report]:
         """Generate the intervals that are over. A second without any event is part of the interval before it."""
-        spans: Iterator[Span | None] = repeat(None)
-        if self._is_io:
-            spans = chain(self._decoded.spans(found, PROCESS), spans)
-        for event, span in zip(self._decoded.of(found), spans):
+        for event, span in self._decoded.with_requests(found):
             if self._since_ns is None:
                 # Where nothing says when a dump began, it is its first event.
                 self._since_ns = event.end_ns if self._began_ns is None else min(self._began_ns, event.end_ns)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain, repeat
+from itertools import repeat
 from typing import Any, Callable, NamedTuple
 
 from wptrace.analysis import neighbours
@@ -218,10 +218,10 @@ class _Replay:
     def _of(self, found: Records) -> Iterator[tuple[Event, Span | None]]:
         """Generate events, with the request of an operation that made only one."""
         with self._read():
-            spans: Iterator[Span | None] = repeat(None)
-            if (self._of_singles or self._owned is not None) and self._head.start.flow == "io":
-                spans = chain(self._decoded.spans(found, options.PROCESS), spans)
-            yield from zip(self._decoded.of(found), spans)
+            if self._of_singles or self._owned is not None:
+                yield from self._decoded.with_requests(found)
+            else:
+                yield from zip(self._decoded.of(found), repeat(None))
 
     def _batches(self, found: Records) -> Iterator[Sequence[Event]]:
         with self._read():

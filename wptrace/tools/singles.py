@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any, Callable, Union
 
 from wptrace.analysis.overlap import Span
@@ -16,6 +16,7 @@ from wptrace.engine.definition import records as objects
 from wptrace.errors import WptraceError
 from wptrace.flows.io import block, recorded, records
 from wptrace.flows.io.kinds import REQUEST, REQUEST_STAGES, UNREAD, text_label
+from wptrace.flows.io.options import PROCESS
 from wptrace.flows.io.parts import images, kicks
 from wptrace.flows.io.spans import OwnerNames, Spans
 from wptrace.kernel.cgroup_names import CgroupNames
@@ -43,11 +44,17 @@ class Singles:
         """Unless they are wanted as a `whole`, they have what figures are made of and filters ask for."""
         self._capture, self._whole = capture, whole
         start = head.start
+        self._is_io = start.flow == "io"
         self._images = images.of_filters(start.filters) if whole and start.flow == "host" else None
         self._decoders: dict[int, _Decoder] = {}
         self._spans: dict[int, tuple[Spans, struct.Struct]] = {}
         self._blocks: dict[int, tuple[block.Requests, struct.Struct]] = {}
         self._recorded: tuple[recorded.Recorded, OwnerNames] | None = None
+
+    def with_requests(self, found: Records) -> Iterator[tuple[Event, Span | None]]:
+        """Generate events, those of `wptrace io` with the request of an operation that made only one."""
+        spans = self.spans(found, PROCESS) if self._is_io else ()
+        return zip(self.of(found), chain(spans, repeat(None)))
 
     def spans(self, found: Records, by: str) -> Iterator[Span | None]:
         """Generate the request of each record, with its owner; None if there is none, or if there are several."""
