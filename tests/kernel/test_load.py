@@ -21,6 +21,7 @@ from wptrace.bpf import trial
 from wptrace.bpf.kernel_btf import vmlinux
 from wptrace.bpf.object import BpfObject, find
 from wptrace.bpf.ring import Reader
+from wptrace.engine import functions
 from wptrace.engine.flow import Flow
 from wptrace.engine.hooks import Hook
 from wptrace.engine.resolver import find_target, load
@@ -29,7 +30,9 @@ from wptrace.flows import discover
 from wptrace.flows.io.block import BlockFlow, Options
 from wptrace.flows.io.operations import MODULES
 from wptrace.flows.io.options import Options as PathOptions
+from wptrace.flows.io.parts.interference import FUNCTIONS
 from wptrace.flows.io.path import PathFlow
+from wptrace.kernel import symbols
 from wptrace.model.kind import REQUESTS
 
 pytestmark = pytest.mark.each_kernel
@@ -70,9 +73,9 @@ def test_a_start_loads_once(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None
     """It is known before what this kernel lacks: a second load takes as long as the first."""
     opened: list[str] = []
 
-    def recorded(name: str) -> BpfObject:
+    def recorded(name: str, own_types: bool = False) -> BpfObject:
         opened.append(name)
-        return open_here(name)
+        return open_here(name, own_types)
 
     open_here = trial.open_here
     monkeypatch.setattr(trial, "open_here", recorded)
@@ -87,6 +90,17 @@ def test_a_start_does_not_keep_the_kernels_types(disk: Disk) -> None:
     with closing(PathFlow(PathOptions((disk.name,)))) as flow:
         flow.start(Reader())
         assert known() is None
+
+
+def test_functions_lie_where_kallsyms_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel finds them by name where it has an index of names, in no time; in a module as well."""
+    names = {**dict.fromkeys(FUNCTIONS.values(), ""), "vfs_read": "", "jbd2_log_wait_commit": "jbd2", "missing": ""}
+    expected = symbols.code(names)
+    assert {"vfs_read", "jbd2_log_wait_commit"} <= set(expected) and "missing" not in expected
+    release = tuple(map(int, os.uname().release.split(".")[:2]))
+    if release >= (6, 2):
+        monkeypatch.setattr(symbols, "code", None)
+    assert functions.places(names) == expected
 
 
 def _shared_kib() -> int:

@@ -135,6 +135,20 @@ int bpf_prog_load(int type, const char *name, const char *license, const void *i
                   const struct bpf_prog_load_opts *opts);
 int bpf_raw_tracepoint_open(const char *name, int program);
 
+struct bpf_test_run_opts {
+    size_t sz;
+    const void *data_in;
+    void *data_out;
+    __u32 data_size_in;
+    __u32 data_size_out;
+    const void *ctx_in;
+    void *ctx_out;
+    __u32 ctx_size_in;
+    __u32 ctx_size_out;
+    __u32 retval;
+};
+int bpf_prog_test_run_opts(int program, struct bpf_test_run_opts *opts);
+
 struct bpf_prog_info {
     __u32 type;
     __u32 id;

@@ -91,6 +91,12 @@ class Program:
         start = self._lib.bpf_program__insns(self._handle)
         return bytes(self._libbpf.ffi.buffer(start, self.instructions * INSTRUCTION))
 
+    def run(self) -> None:
+        """Run a program of the section `syscall` once."""
+        options = self._libbpf.ffi.new("struct bpf_test_run_opts *")
+        options.sz = self._libbpf.ffi.sizeof("struct bpf_test_run_opts")
+        self._libbpf.check(self._lib.bpf_prog_test_run_opts(self.fd, options), f"program {self.name} cannot run")
+
     def run_on(self, event: perf.Event, period: int, cpus: Iterable[int]) -> None:
         """Says what a program of the section `perf_event` attaches to: an event on each of these CPUs."""
         self._event = (event, period, tuple(cpus))

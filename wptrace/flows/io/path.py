@@ -18,7 +18,7 @@ from wptrace.bpf import trial
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.perf import CPU_CLOCK
 from wptrace.bpf.ring import Reader
-from wptrace.engine import devices, filters
+from wptrace.engine import devices, filters, functions
 from wptrace.engine.devices import Devices
 from wptrace.engine.filters import Filter
 from wptrace.engine.filters.file import DIR, FILE
@@ -43,7 +43,7 @@ from wptrace.flows.io.parts.file_systems import FileSystems
 from wptrace.flows.io.parts.part import Distributions, Part, Tracing
 from wptrace.flows.io.request_events import timed_out_bit
 from wptrace.flows.io.state import in_use, values_in_flight, waiting
-from wptrace.kernel import blockdev, cpus, symbols, tasks
+from wptrace.kernel import blockdev, cpus, tasks
 from wptrace.kernel.mounts import Place
 from wptrace.model.book import INCONSISTENT, Cause
 from wptrace.model.budget import KEPT_ONE_IN
@@ -169,7 +169,7 @@ class PathFlow(DeviceFlow):
         self._loaded = loaded = load(self._object, self._hooks(), self._prepare)
         obj = loaded.obj
         self._books = Books(loaded, self._counts, self._devices.everything)
-        code = symbols.code(dict(item for part in self._parts for item in part.functions(loaded).items()))
+        code = functions.places(dict(item for part in self._parts for item in part.functions(loaded).items()))
         tracing = Tracing(loaded, self._devices.slots, reader, self.recorder, code)
         for part in self._parts:
             part.start(tracing)
