@@ -22,7 +22,7 @@ from wptrace.kernel import cpus
 from wptrace.model import budget
 
 _WATCHED_S = 0.05
-_CALLS, _RUNS = 1000, 5
+_CALLS, _RUNS = 200, 5
 MANY = 50_000
 """More system calls a second than this, without I/O, are many."""
 
