@@ -18,17 +18,10 @@ static __always_inline bool may_end(__u64 letters)
 	return (letters - 0x0101010101010101ULL) & 0x8080808080808080ULL;
 }
 
-/*
- * Since commit 3ca1032ab7ab ("bpf: Implement get_current_task_btf and RET_PTR_TO_BTF_ID", v5.11): a task whose fields are
- * read as they lie there.
- */
-enum bpf_func_id___typed {
-	BPF_FUNC_get_current_task_btf___typed = 158,
-};
-
+/* The fields of such a task are read as they lie there. */
 static __always_inline bool has_typed_task(void)
 {
-	return bpf_core_enum_value_exists(enum bpf_func_id___typed, BPF_FUNC_get_current_task_btf___typed);
+	return HAS_HELPER(get_current_task_btf);
 }
 
 /* Without a copy where there is a way: the helper's takes longer than all that is done with it. */

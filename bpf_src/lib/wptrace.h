@@ -34,6 +34,18 @@
 #define OPTION(name, by_default) const volatile bool name = by_default
 #endif
 
+/* Helpers that not each kernel has. */
+enum bpf_func_id___known {
+	/* commit 3ca1032ab7ab ("bpf: Implement get_current_task_btf and RET_PTR_TO_BTF_ID", v5.11) */
+	BPF_FUNC_get_current_task_btf___known = 158,
+	/* commit dd6e10fbd9fb ("bpf: Add bpf_task_pt_regs() helper", v5.15) */
+	BPF_FUNC_task_pt_regs___known = 175,
+	/* commit f92c1e183604 ("bpf: Add get_func_[arg|ret|arg_cnt] helpers", v5.17) */
+	BPF_FUNC_get_func_arg___known = 183,
+};
+
+#define HAS_HELPER(name) bpf_core_enum_value_exists(enum bpf_func_id___known, BPF_FUNC_##name##___known)
+
 /* Python reads names and values of an enum from BTF, which only has types that something refers to. */
 #define EXPORT_ENUM(name) enum name *export_##name __attribute__((unused))
 

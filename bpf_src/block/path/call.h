@@ -54,15 +54,10 @@ EXPORT_ENUM(call_class);
 #define CALL_NUMBERS 1024 /* more than there are */
 
 /*
- * What the task had in its registers when it entered the kernel. Before
- * commit dd6e10fbd9fb ("bpf: Add bpf_task_pt_regs() helper", v5.15)
- * they are looked up where the kernel puts them: at the top of a stack of this size, except on debugging kernels.
+ * What the task had in its registers when it entered the kernel. Without the helper task_pt_regs they are looked up
+ * where the kernel puts them: at the top of a stack of this size, except on debugging kernels.
  */
 #define STACK_BYTES 16384
-
-enum bpf_func_id___registers {
-	BPF_FUNC_task_pt_regs___registers = 175,
-};
 
 /* `typed`: the verifier knows the types of both, and fields are read by plain loads. */
 static __always_inline __u64 call_in(struct task_struct *task, struct pt_regs *regs, bool typed)
@@ -85,7 +80,7 @@ static __always_inline __u64 call_in(struct task_struct *task, struct pt_regs *r
 
 static __always_inline bool has_typed_registers(void)
 {
-	return bpf_core_enum_value_exists(enum bpf_func_id___registers, BPF_FUNC_task_pt_regs___registers);
+	return HAS_HELPER(task_pt_regs);
 }
 
 /* Without the type of the task. */

@@ -39,19 +39,15 @@ static __always_inline int on_kiocb_leave(struct kiocb *iocb, __s64 result)
 }
 
 /*
- * The fourth argument, a pointer to a number. The verifier may refuse to hand over such ones, as 5.10 does, before
- * commit f92c1e183604 ("bpf: Add get_func_[arg|ret|arg_cnt] helpers", v5.17), which shows it; then they are copied.
+ * The fourth argument, a pointer to a number. The verifier may refuse to hand over such ones, as 5.10 does, on kernels
+ * without the helper get_func_arg; then they are copied.
  */
-enum bpf_func_id___known {
-	BPF_FUNC_get_func_arg___known = 183,
-};
-
 static __always_inline loff_t *fourth(__u64 *ctx)
 {
 	loff_t *position = NULL;
 	__u64 *copied = ctx;
 
-	if (bpf_core_enum_value_exists(enum bpf_func_id___known, BPF_FUNC_get_func_arg___known))
+	if (HAS_HELPER(get_func_arg))
 		return (void *)ctx[3];
 	/* Otherwise the compiler computes the address once for both, which the verifier refuses to load from. */
 	barrier_var(copied);

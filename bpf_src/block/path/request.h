@@ -10,11 +10,6 @@
 #include "block/path/journal.h"
 #include "block/path/record.h"
 
-/* The issuer of the request handles its end itself: flushes, clones of dm, passthrough commands. */
-struct request___made {
-	void *end_io;
-} __attribute__((preserve_access_index));
-
 /* Cheap checks: with one disk traced, most requests may be on others. */
 static __always_inline struct device_match traced_disk(struct request *rq, struct bio *bio, bool trusted)
 {
@@ -32,13 +27,15 @@ static __noinline struct bio_state *take_unqueued(struct request *rq, __u32 slot
 	/* It is 0 without iostats, except for flushes. */
 	__u64 made = BPF_CORE_READ(rq, start_time_ns);
 	__u64 key = bio ? (__u64)bio : (__u64)rq;
-	struct request___made *who = (void *)rq;
 	struct bio_state *state;
 
 	if (op_kind == BLOCK_OP_OTHER || made < since_ns)
 		return NULL;
-	/* The table was full: the loss may have been counted at Q. */
-	if (bio ? BPF_CORE_READ(who, end_io) || loss[PATH_CAUSE_BIO_FULL] : op_kind != BLOCK_OP_FLUSH)
+	/*
+	 * With end_io the issuer handles its end itself: flushes, clones of dm, passthrough commands. If the table was full,
+	 * the loss may have been counted at Q.
+	 */
+	if (bio ? BPF_CORE_READ(rq, end_io) || loss[PATH_CAUSE_BIO_FULL] : op_kind != BLOCK_OP_FLUSH)
 		return NULL;
 	state = bio_for(key);
 	if (!state) {
@@ -166,7 +163,6 @@ __noinline __u32 begin_late(__u64 request, __u32 bytes)
 {
 	struct request *rq = (void *)request;
 	struct bio *bio = BPF_CORE_READ(rq, bio);
-	struct request___made *made = (void *)rq;
 	struct bio_state *state;
 	__u64 issued;
 
@@ -176,7 +172,7 @@ __noinline __u32 begin_late(__u64 request, __u32 bytes)
 		if (!tracing || filtering || (bio && !bytes && BPF_CORE_READ(rq, start_time_ns) >= since_ns))
 			return BIOS;
 		COUNT(elsewhere);
-		if (bio && !BPF_CORE_READ(rq, start_time_ns) && !BPF_CORE_READ(made, end_io) &&
+		if (bio && !BPF_CORE_READ(rq, start_time_ns) && !BPF_CORE_READ(rq, end_io) &&
 		    request_op(BPF_CORE_READ(rq, cmd_flags)) <= BLOCK_OP_WRITE && bpf_ktime_get_ns() >= settled_ns)
 			COUNT(loss[PATH_CAUSE_UNMATCHED_END]);
 		return BIOS;
