@@ -8,17 +8,19 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import count
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from wptrace.analysis.history import History
 from wptrace.bpf.ring import Reader
-from wptrace.engine.budget import Keeper
 from wptrace.engine.flow import Flow
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.model.book import INCONSISTENT
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, Group
 from wptrace.model.report import Event, Report, Snapshot, Start, arranged, since
+
+if TYPE_CHECKING:
+    from wptrace.engine.budget import Keeper
 
 # The 32-bit buckets of cells are read at least this often, long before a CPU can make them wrap.
 _LONGEST_WAIT = 60.0
@@ -126,6 +128,8 @@ class Trace:
         """Enforce a budget from now on; the cost of the start does not count."""
         shedder = self.flow.shedder()
         if shedder is not None:
+            from wptrace.engine.budget import Keeper
+
             self._keeper = Keeper(budget, shedder, time.monotonic())
             self.start = self.start._replace(notes=[*self.start.notes, *self._keeper.notes()])
 

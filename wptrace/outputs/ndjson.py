@@ -18,7 +18,6 @@ from wptrace.model.tally import Tally
 from wptrace.outputs.forms import Form, Forms
 from wptrace.outputs.json_line import encoded
 from wptrace.outputs.registry import Wanted
-from wptrace.outputs.text import budget, incident, verdict
 
 _PERCENTILES = (("p50", 50), ("p90", 90), ("p99", 99), ("p999", 99.9))
 
@@ -138,9 +137,7 @@ class NdjsonOutput(QuietOutput):
                 "overhead": report.overhead._asdict(),
                 **({} if not (loads := load.as_json(report)) else {"devices": loads}),
                 **({} if not (waiters := neighbours.as_json(report.counters)) else {"neighbours": waiters}),
-                **({} if report.budget is None else {"budget": budget.as_json(report.budget)}),
-                **({} if report.verdict is None else {"verdict": verdict.as_json(report.verdict)}),
-                **({} if report.incident is None else {"incident": incident.as_json(report.incident)}),
+                **_found(report),
                 **report.lists,
             }
         )
@@ -191,6 +188,20 @@ def _book(book: Book) -> dict[str, int]:
         "lost": book.lost_total,
         "carried": book.carried,
         "failed": book.failed,
+    }
+
+
+def _found(report: Report) -> dict[str, Any]:
+    """Parts that not each report has: the budget, and at the end the verdict."""
+    if report.budget is report.verdict is report.incident is None:
+        return {}
+    # A start need not wait for them.
+    from wptrace.outputs.text import budget, incident, verdict
+
+    return {
+        **({} if report.budget is None else {"budget": budget.as_json(report.budget)}),
+        **({} if report.verdict is None else {"verdict": verdict.as_json(report.verdict)}),
+        **({} if report.incident is None else {"incident": incident.as_json(report.incident)}),
     }
 
 
