@@ -9,7 +9,8 @@ import os
 import re
 import sys
 from collections import deque
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cached_property, lru_cache
 from typing import Any, NoReturn, cast
 
@@ -76,6 +77,17 @@ class Libbpf:
             self.recent.append(text)
         log.log(severity, "%s", text)
         return 0
+
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """Take no messages where none is used: at debug level there is one for each place that libbpf relocates, and a
+        call of Python takes longer than the relocation."""
+        wanted = log.isEnabledFor(logging.DEBUG)
+        self.lib.libbpf_set_print(self._printer if wanted else self.ffi.NULL)
+        try:
+            yield
+        finally:
+            self.lib.libbpf_set_print(self._printer)
 
     def failed(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
         """No exception leads through libbpf. Ctrl-C is one wherever Python runs next, which may be here."""

@@ -74,7 +74,8 @@ class BpfObject:
         types = ffi.new("char[]", os.fsencode(path) if own_types else b"/sys/kernel/btf/vmlinux")
         if own_types or not self._libbpf.sees_modules:
             opts.btf_custom_path = types
-        self._handle = self._lib.bpf_object__open_mem(data, len(data), opts)
+        with self._libbpf.silent():
+            self._handle = self._lib.bpf_object__open_mem(data, len(data), opts)
         if self._handle == ffi.NULL:
             raise self._unreadable()
         self.btf = self._own_btf()
