@@ -47,7 +47,7 @@ dev = "{dev}"
 class Agent:
     """A running agent that has reported that it is ready."""
 
-    def __init__(self, folder: Path, text: str) -> None:
+    def __init__(self, folder: Path, text: str, output: str = "agent.out") -> None:
         commands.append("agent")
         self._file = folder / "agent.toml"
         self._file.write_text(text)
@@ -65,7 +65,7 @@ class Agent:
             str(self._file),
         ]
         # Into a file: a pipe that nobody reads would hold the agent up once it is full of stories.
-        self._output = folder / "agent.out"
+        self._output = folder / output
         with self._output.open("w") as out:
             self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE, text=True, cwd=ROOT)
         try:
@@ -101,8 +101,8 @@ class Agent:
 
 
 @contextmanager
-def running(folder: Path, text: str) -> Iterator[Agent]:
-    agent = Agent(folder, text)
+def running(folder: Path, text: str, output: str = "agent.out") -> Iterator[Agent]:
+    agent = Agent(folder, text, output)
     try:
         yield agent
     finally:
@@ -123,6 +123,17 @@ def test_it_traces_what_the_file_says_until_it_is_ended(disk: Disk, tmp_path: Pa
         (finished,) = re.findall(r"  (\d+) requests in ", summary)
         assert int(finished) == made
     assert re.search(rf"^  4 KiB +{made} +100", of_size, re.M)
+
+
+@pytest.mark.one_kernel
+def test_it_goes_on_if_nobody_takes_its_output(disk: Disk, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    with running(tmp_path, CONFIG.format(dev=disk.name), "pipe") as agent:
+        os.close(reader)
+        for _ in range(3):
+            agent.process.send_signal(signal.SIGUSR1)
+            assert agent.reload(CONFIG.format(dev=disk.name)).endswith("nothing changed")
 
 
 # --- Reloads ----------------------------------------------------------------------------------------------------------

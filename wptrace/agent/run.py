@@ -85,8 +85,10 @@ def run(config: Config, outputs: Sequence[Output], again: Callable[[], Config]) 
         while not stop.asked:
             session.wait()
             if stop.take_list():
-                for reports in shown:
-                    reports.list_in_flight()
+                # If nobody takes the output, or a disk is full, the traces go on.
+                with suppress(OSError):
+                    for reports in shown:
+                        reports.list_in_flight()
             if stop.take_dump():
                 agent.dump()
             if stop.take_reload():
