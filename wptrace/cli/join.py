@@ -87,9 +87,9 @@ def run(options: argparse.Namespace) -> int:
 def _files(options: argparse.Namespace, named: Mapping[str, str]) -> int:
     from wptrace.tools import join
 
-    common.exports(options)
     others = [options.guest, options.host, *options.beside]
-    common.require_apart(options.capture, *others)
+    for written in (options.capture, *(str(path) for _, path in common.exports(options))):
+        common.require_apart(written, *others)
     slow_ns = _slow(options)
     found = join.read(Path(options.guest), Path(options.host), named, list(map(Path, options.beside)))
     shown = {"per_device": True, "hist": options.hist or ""}

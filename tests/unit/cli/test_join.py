@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
+import shutil
 import struct
 from collections.abc import Iterable
 from pathlib import Path
@@ -217,11 +219,14 @@ def test_kicks_are_reported(
     assert len(alone) == COUNT
 
 
-def test_files_are_not_overwritten_that_are_read(both: tuple[Path, Path]) -> None:
-    for option in (["--capture"], ["-o"], ["--report"]):
+def test_files_are_not_overwritten_that_are_read(both: tuple[Path, Path], tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copy(both[1], other)
+    files = [*map(str, both), "--beside", str(other)]
+    for option, read in itertools.product(("--capture", "-o", "--report"), (both[1], other)):
         with pytest.raises(UsageError, match="would overwrite the other"):
-            main(["join", *map(str, both), *option, str(both[1])])
-    assert all(path.stat().st_size > 100 for path in both)
+            main(["join", *files, option, str(read)])
+    assert all(path.stat().st_size > 100 for path in (*both, other))
 
 
 def test_what_has_no_single_ones_is_refused(obj: BpfObject, both: tuple[Path, Path], tmp_path: Path) -> None:
