@@ -193,7 +193,7 @@ def _book(book: Book) -> dict[str, int]:
 
 def _found(report: Report) -> dict[str, Any]:
     """Parts that not each report has: the budget, and at the end the verdict."""
-    if report.budget is report.verdict is report.incident is None:
+    if report.budget is None and report.verdict is None and report.incident is None:
         return {}
     # A start need not wait for them.
     from wptrace.outputs.text import budget, incident, verdict
