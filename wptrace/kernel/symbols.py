@@ -7,6 +7,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 KALLSYMS = Path("/proc/kallsyms")
@@ -18,8 +19,8 @@ _ADDRESS, _KIND, _NAME = slice(0, 16), slice(17, 18), 19
 _FUNCTIONS = b"tTwW"
 # No function is longer: an address so far behind the last one was in a module that has left since.
 _LONGEST = 1 << 20
-# Variables of CPUs stand first, at 0 and behind; functions of the kernel itself are not far.
-_HEAD = 1 << 18
+# Variables of CPUs may stand first, at 0 and behind; functions of the kernel itself are not far. In lines.
+_HEAD = 6000
 _FUNCTION = re.compile(rb"(?!0{16})([0-9a-f]{16}) [tT] ([^\t\n]+)(\t\[\w+\])?\n")
 # The bytes that surely reach the next symbol that is no other name of the same function.
 _LINES = 1 << 12
@@ -143,7 +144,7 @@ def shown(kallsyms: Path = KALLSYMS) -> bool:
     """Whether functions have addresses: without reading all of them."""
     try:
         with kallsyms.open("rb") as file:
-            return re.search(rb"^(?!0{16})[0-9a-f]{16} [tT] ", file.read(_HEAD), re.MULTILINE) is not None
+            return any(map(_FUNCTION.match, islice(file, _HEAD)))
     except OSError:
         return False
 
