@@ -274,10 +274,14 @@ class Btf:
                 return entry
         return self._base.find(name, kind) if self._base else None
 
+    def each(self, kind: Kind[T]) -> Iterator[T]:
+        """Generate the types of a kind, those of the base left out."""
+        return (entry for entry in self if isinstance(entry, kind))
+
     def enum_with(self, name: str) -> Enum | None:
         """The first enum that has a value of this name, as many have none themselves."""
-        for entry in self:
-            if isinstance(entry, Enum) and any(value.name == name for value in entry.values):
+        for entry in self.each(Enum):
+            if any(value.name == name for value in entry.values):
                 return entry
         return self._base.enum_with(name) if self._base else None
 

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The running kernel's types as wptrace/bpf/btf.py has them, each when it is first looked up.
-
-Libbpf parses them; reading all 5 MB of them in Python would take seconds.
-"""
+"""The running kernel's types. To parse all 5 MB of them in Python would take seconds."""
 
 from __future__ import annotations
 
@@ -10,108 +7,42 @@ import errno
 import mmap
 import os
 import struct
-from collections.abc import Iterator
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from wptrace.bpf.btf import (
-    Btf,
-    Builder,
-    Enum,
-    Func,
-    FuncProto,
-    Kind,
-    Modifier,
-    Ptr,
-    Struct,
-    T,
-    Type,
-    Typedef,
-    Union,
-    Void,
-)
-from wptrace.bpf.lib import Libbpf, libbpf, require_kernel_btf
+from wptrace.bpf.btf import Enum, Func, FuncProto, Modifier, Ptr, Struct, Typedef
+from wptrace.bpf.lib import libbpf, require_kernel_btf
+from wptrace.bpf.parsed_btf import BY_NAME, ParsedBtf
 from wptrace.errors import UnsupportedError, WptraceError
 
-# The types that libbpf looks up by name, with their kinds (include/uapi/linux/btf.h).
-_BY_NAME: dict[type[Type], tuple[int, ...]] = {Struct: (4,), Union: (5,), Enum: (6, 19), Typedef: (8,), Func: (12,)}
 KERNEL_BTF = Path("/sys/kernel/btf/vmlinux")
 _HEADER = struct.Struct("<HBBIIIII")
-_HEAD = struct.Struct("<III")
 _WORD = struct.Struct("<I")
 _LONGEST_NAME = 64
 
 
-class KernelBtf(Btf):
+class KernelBtf(ParsedBtf):
     """The BTF of vmlinux, or of one module on top of it."""
 
     def __init__(self, module: str | None = None, base: KernelBtf | None = None) -> None:
-        super().__init__([], None, b"")
         require_kernel_btf()
-        self._libbpf = libbpf()
-        self._lib, self._ffi = self._libbpf.lib, self._libbpf.ffi
-        self._ids: dict[tuple[str, int], int] = {}
-        self._known: dict[int, Type] = {0: Void(0, "")}
+        found = libbpf()
+        lib, ffi = found.lib, found.ffi
         self._beneath = base  # freed after us: our strings and types continue its own
         if module is None:
-            handle = _new_from_mapping(self._lib, self._ffi) or self._lib.btf__load_vmlinux_btf()
+            handle = _new_from_mapping(lib, ffi) or lib.btf__load_vmlinux_btf()
         else:
-            handle = self._lib.btf__load_module_btf(module.encode(), base._handle if base else self._ffi.NULL)
-        what = f"the type information of {module or 'the kernel'} cannot be read"
-        self._handle: Any = self._ffi.gc(self._libbpf.pointer(handle, what), self._lib.btf__free)
-        self._count = int(self._lib.btf__type_cnt(self._handle))
-        # Without a reference to this object, which has 5 MB, and is freed with the last of its users.
-        self._builder = Builder(partial(_string, self._libbpf, self._handle))
-
-    def string(self, offset: int) -> str:
-        return _string(self._libbpf, self._handle, offset)
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[Type]:
-        return (self.type(type_id) for type_id in range(self._count))
-
-    def enum_with(self, name: str) -> Enum | None:
-        """Without building all the other types."""
-        by_id, handle = self._lib.btf__type_by_id, self._handle
-        enums = (at for at in range(1, self._count) if by_id(handle, at).info >> 24 & 0x1F in _BY_NAME[Enum])
-        found = (self.type(at) for at in enums)
-        return next((one for one in found if isinstance(one, Enum) and name in {v.name for v in one.values}), None)
-
-    def type(self, type_id: int) -> Type:
-        known = self._known.get(type_id)
-        if known is None:
-            if not 0 <= type_id < self._count:
-                raise WptraceError(f"BTF has no type {type_id}")
-            place: Any = self._lib.btf__type_by_id(self._handle, type_id)
-            head = _HEAD.unpack(self._ffi.buffer(place, _HEAD.size))
-            words = Builder.words(head[1])
-            rest = struct.unpack_from(f"<{words}I", self._ffi.buffer(place, _HEAD.size + 4 * words), _HEAD.size)
-            known = self._known[type_id] = self._builder.build(type_id, head, rest)
-        return known
-
-    def find(self, name: str, kind: Kind[T]) -> T | None:
-        """Find a struct, union, enum, typedef or function by name."""
-        found = next((type_id for number in _BY_NAME[kind] if (type_id := self._id(name, number))), 0)
-        entry = self.type(found) if found else None
-        return entry if isinstance(entry, kind) else None
-
-    def _id(self, name: str, number: int) -> int:
-        # libbpf goes through all types: a millisecond, and a function is asked for at its entry and its exit.
-        if (name, number) not in self._ids:
-            found = self._lib.btf__find_by_name_kind(self._handle, name.encode(), number)
-            self._ids[name, number] = max(0, int(found))
-        return self._ids[name, number]
+            handle = lib.btf__load_module_btf(module.encode(), base._handle if base else ffi.NULL)
+        super().__init__(found.pointer(handle, f"the type information of {module or 'the kernel'} cannot be read"))
 
     def function(self, name: str) -> int:
         """The id of its type; 0 where there is no such function."""
-        return self._id(name, *_BY_NAME[Func])
+        return self._id(name, *BY_NAME[Func])
 
     def tracepoint_type(self, name: str) -> int:
         """Return the id of the type that a tracepoint calls."""
-        return self._id(f"btf_trace_{name}", *_BY_NAME[Typedef])
+        return self._id(f"btf_trace_{name}", *BY_NAME[Typedef])
 
     def has_function(self, name: str) -> bool:
         return bool(self.function(name))
@@ -170,13 +101,6 @@ class KernelBtf(Btf):
             return found is not None and bool(self.member(found, path))
         except WptraceError:
             return False
-
-
-def _string(libbpf: Libbpf, handle: Any, offset: int) -> str:
-    name = libbpf.lib.btf__name_by_offset(handle, offset)
-    if name == libbpf.ffi.NULL:
-        raise WptraceError("the BTF is corrupt: a name lies outside the string section")
-    return bytes(libbpf.ffi.string(name)).decode("utf-8", "replace")
 
 
 def _new_from_mapping(lib: Any, ffi: Any) -> Any:

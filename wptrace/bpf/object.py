@@ -15,6 +15,7 @@ from wptrace.bpf import targets
 from wptrace.bpf.btf import Btf, DataSec, Enum, Struct
 from wptrace.bpf.lib import libbpf, require_kernel_btf
 from wptrace.bpf.maps import Map
+from wptrace.bpf.parsed_btf import ParsedBtf
 from wptrace.bpf.programs import Program
 from wptrace.bpf.sections import Section
 from wptrace.errors import REBUILD, UnsupportedError, WptraceError
@@ -113,7 +114,7 @@ class BpfObject:
         )
 
     def _own_btf(self) -> Btf:
-        """The object's BTF as libbpf has it: with the places of the variables, which compilers leave open."""
+        """A copy of the object's BTF as libbpf has it: with the places of variables, which compilers leave open."""
         size = self._libbpf.ffi.new("__u32 *")
         found = self._lib.bpf_object__btf(self._handle)
         raw = self._lib.btf__raw_data(found, size) if found != self._libbpf.ffi.NULL else self._libbpf.ffi.NULL
@@ -121,7 +122,8 @@ class BpfObject:
             error = self._unreadable()
             self._lib.bpf_object__close(self._handle)
             raise error
-        return Btf.parse(bytes(self._libbpf.ffi.buffer(raw, size[0])))
+        parsed = self._lib.btf__new(raw, size[0])
+        return ParsedBtf(self._libbpf.pointer(parsed, f"the types of {self.path.name} cannot be read"))
 
     def _add_map(self, handle: Any, maps: dict[str, Map]) -> None:
         if not self._lib.bpf_map__is_internal(handle):
@@ -145,7 +147,11 @@ class BpfObject:
         """The name of a section, of which that of its map has no more than the kernel's 15 characters."""
         if len(name) < _MAP_NAME:
             return name
-        return next((one.name for one in self.btf if isinstance(one, DataSec) and one.name.startswith(name)), name)
+        return next((one for one in self._data_sections if one.startswith(name)), name)
+
+    @cached_property
+    def _data_sections(self) -> list[str]:
+        return [one.name for one in self.btf.each(DataSec)]
 
     def _section(self, name: str) -> Section:
         section = next((section for section in self._sections if name in section), None)
@@ -164,8 +170,7 @@ class BpfObject:
     @cached_property
     def constants(self) -> Named[int]:
         """The values of all enums, by their names in C."""
-        enums = (entry for entry in self.btf if isinstance(entry, Enum))
-        return Named("constant", {one.name: one.value for entry in enums for one in entry.values})
+        return Named("constant", {one.name: one.value for entry in self.btf.each(Enum) for one in entry.values})
 
     def enum(self, name: str) -> list[str]:
         """The names of an enum that counts from 0, without what they share with its name: BLOCK_OP_READ is read."""

@@ -20,8 +20,8 @@ from tests.unit.engine.conftest import Time
 from tests.unit.outputs import path
 from tests.unit.outputs.samples import KIND, OVERHEAD, cell, group, request, sized, start
 from wptrace.bpf.ring import Reader
+from wptrace.engine import budget
 from wptrace.engine import run as module
-from wptrace.engine import session
 from wptrace.engine.flow import Flow
 from wptrace.engine.run import RunOptions, run
 from wptrace.engine.session import HistoryPace, next_due
@@ -347,7 +347,7 @@ class Keeping:
 
 @pytest.fixture
 def keeping(monkeypatch: pytest.MonkeyPatch) -> list[Keeping]:
-    monkeypatch.setattr(session, "Keeper", Keeping)
+    monkeypatch.setattr(budget, "Keeper", Keeping)
     Keeping.made = []
     return Keeping.made
 
