@@ -8,17 +8,19 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from wptrace.bpf.btf import Btf, Builder, DataSec, Enum, Func, Kind, Struct, T, Type, Typedef, Union, Void
+from wptrace.bpf.btf import Btf, Builder, DataSec, Enum, Func, Int, Kind, Struct, T, Type, Typedef, Union, Var, Void
 from wptrace.bpf.lib import Libbpf, libbpf
 from wptrace.errors import WptraceError
 
 # Types that are looked up by name, with their kinds (include/uapi/linux/btf.h).
 BY_NAME: dict[type[Type], tuple[int, ...]] = {
+    Int: (1,),
     Struct: (4,),
     Union: (5,),
     Enum: (6, 19),
     Typedef: (8,),
     Func: (12,),
+    Var: (14,),
     DataSec: (15,),
 }
 _HEAD = struct.Struct("<III")
