@@ -65,7 +65,7 @@ def exact(size: int) -> str:
     if size and size % (1 << 20) == 0:
         return f"{size >> 20:,} MiB"
     if size and size % 512 == 0:
-        return f"{size / 1024:,g} KiB" if size < 1 << 29 else f"{size / 1024:,.1f} KiB"
+        return f"{size / 1024:,.1f}".removesuffix(".0") + " KiB"
     return f"{size:,} B"
 
 
