@@ -14,7 +14,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
-from wptrace.bpf.lib import libbpf
 from wptrace.bpf.maps import Map
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import HEADER as ENTRY
@@ -109,7 +108,7 @@ class Recorder:
         self._record = self._records.struct(obj)
         self._number = next(one.offset for one in self._record.places if one.name == "number") // HALF
         self._online = cpus.online()
-        self._areas = _areas(self._size.bytes // self._record.size, libbpf().cpus, self._online)
+        self._areas = _areas(self._size.bytes // self._record.size, cpus.numbers(), self._online)
         count = sum(area.room for area in self._areas)
         self._bytes = count * self._record.size
         lacking = does_not_fit(self._bytes)
@@ -240,13 +239,13 @@ def does_not_fit(size: int) -> str:
     return f"a recorder does not fit that {takes(size)}: {room.whose} has {human(room.bytes)} free"
 
 
-def _areas(records: int, possible: int, online: Sequence[int]) -> list[Area]:
-    """A power of two for each CPU; offline ones get little room."""
+def _areas(records: int, numbers: int, online: Sequence[int]) -> list[Area]:
+    """A power of two for each number of a CPU; those that are not online get little room."""
     each = _FEWEST
     while 2 * each * len(online) <= records:
         each *= 2
     found, first = [], 0
-    for cpu in range(possible):
+    for cpu in range(numbers):
         count = each if cpu in online else _OFFLINE
         found.append(Area(first, count))
         first += count

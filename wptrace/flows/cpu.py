@@ -19,6 +19,7 @@ from wptrace.engine.filters.task import COMM, PID, TID
 from wptrace.engine.flow import Flow
 from wptrace.engine.hooks import START, STATE_OF_TASK, Hook, probe
 from wptrace.engine.resolver import load
+from wptrace.kernel import cpus
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.kernel.tasks import name_of
@@ -161,8 +162,7 @@ class CpuFlow(Flow):
         self._causes = [_CAUSES[name] for name in obj.enum("cpu_cause")]
         stages = obj.enum("cpu_stage")
         if self._options.by == CPU:
-            cpus = [self._turn.group(cpu) for cpu in range(libbpf().cpus)]
-            self._cells = Cells(obj.maps["cpus"], cpus, stages)
+            self._cells = Cells(obj.maps["cpus"], [self._turn.group(cpu) for cpu in range(cpus.numbers())], stages)
         else:
             self._cells = Cells(obj.maps["rows"], [], stages)
         self._others = Cells(obj.maps["others"], [self._turn.group(OTHERS)], stages)
@@ -185,13 +185,13 @@ class CpuFlow(Flow):
         if self._cgroups is not None:
             gone_cgroups.prepare(obj)
         if options.by == CPU:
-            obj.maps["cpus"].max_entries = libbpf().cpus
+            obj.maps["cpus"].max_entries = cpus.numbers()
         else:
             row = obj.maps["rows"].value_codec.size * libbpf().cpus
             obj.maps["rows"].max_entries = options.rows or min(_ROWS, max(_ROW_BYTES // row, 16))
         if options.slow_ns is not None:
             obj.rodata.emits_records = True
-            obj.maps["histories"].max_entries = libbpf().cpus
+            obj.maps["histories"].max_entries = cpus.numbers()
             obj.data.slow_ns = options.slow_ns
             obj.maps["records"].max_entries = options.ring_bytes
         filters.apply(obj.bss, options.wanted, self.filters)

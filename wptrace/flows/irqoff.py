@@ -11,7 +11,6 @@ from typing import Any, Callable, NamedTuple
 from wptrace.analysis.offenders import Offenders
 from wptrace.bpf import perf
 from wptrace.bpf.layout import text
-from wptrace.bpf.lib import libbpf
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.paced import Paced, run_on_cycles
 from wptrace.bpf.ring import Reader, Record, Ring
@@ -218,7 +217,7 @@ class IrqoffFlow(Flow):
         obj.rodata.settle_ns = _SETTLE_NS
         obj.rodata.idle_settle_ns = _IDLE_SETTLE_NS
         for name in ("watched", "moves"):
-            obj.maps[name].max_entries = libbpf().cpus
+            obj.maps[name].max_entries = cpus.numbers()
         obj.maps["records"].max_entries = self._options.ring_bytes
         obj.maps["samples"].max_entries = _SAMPLE_BYTES
 
@@ -248,7 +247,7 @@ class IrqoffFlow(Flow):
         samples = nmis = 0
         # This loop makes cycles pass.
         while not samples and time.monotonic() < end:
-            cells = self._cells()
+            cells = self._cells().values()
             samples, nmis = sum(cell.looks for cell in cells), sum(cell.nmis for cell in cells)
         return samples, nmis
 
@@ -322,14 +321,15 @@ class IrqoffFlow(Flow):
 
     # --- Figures ------------------------------------------------------------------------------------------------------
 
-    def _cells(self) -> list[Any]:
-        return list(self._obj.maps["cells"][0])
+    def _cells(self) -> dict[int, Any]:
+        """The cells by CPU."""
+        return dict(zip(cpus.possible(), self._obj.maps["cells"][0]))
 
     def _late(self) -> list[tuple[int, int, int]]:
         """CPUs that do not tick: for how long, and when they did last."""
         # The clock first: a tick that comes in between makes a CPU younger, never late.
         now = time.monotonic_ns()
-        ticked = {cpu: cell.ticked_ns for cpu, cell in enumerate(self._cells()) if cpu in self._since}
+        ticked = {cpu: cell.ticked_ns for cpu, cell in self._cells().items() if cpu in self._since}
         ages = [(cpu, now - last - self._tick_ns // 2, last) for cpu, last in ticked.items() if last]
         late = [one for one in ages if one[1] >= self._options.min_ns]
         present = set(cpus.online()) if late else set()
@@ -339,7 +339,7 @@ class IrqoffFlow(Flow):
         cells = self._cells()
         found: dict[Group, dict[str, Distribution]] = {}
         noted: dict[Cause, int] = {}
-        for cpu, cell in enumerate(cells):
+        for cpu, cell in cells.items():
             for name, count in zip(self._obj.enum("irqoff_cause"), cell.causes):
                 noted[_CAUSES[name]] = noted.get(_CAUSES[name], 0) + count
             whole = distribution(cell.irqoff)
@@ -348,7 +348,7 @@ class IrqoffFlow(Flow):
         ran = [program.statistics() for program in self._running.programs]
         noted[RECURSION] = sum(one.recursion_misses for one in ran)
         noted[FOREIGN] = sum(ring.foreign for ring in self._rings)
-        finished = sum(cell.finished for cell in cells)
+        finished = sum(cell.finished for cell in cells.values())
         late = len(self._late()) if self._open is None else self._open
         return self._snapshot(
             {REQUESTS: Book.read(finished + late, finished, {}, noted)},
@@ -367,7 +367,7 @@ class IrqoffFlow(Flow):
         self._cared_at = now
         self._follow_cpus()
         if self._sampler is not None:
-            self._sampler.follow({cpu: cell.spacing_ns for cpu, cell in enumerate(self._cells())})
+            self._sampler.follow({cpu: cell.spacing_ns for cpu, cell in self._cells().items()})
 
     def _follow_cpus(self) -> None:
         """The kernel takes its events from a CPU that goes, and gives none to one that comes."""

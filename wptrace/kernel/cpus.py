@@ -20,6 +20,16 @@ def online(sys: Path = SYS) -> list[int]:
     return ranges((sys / "devices" / "system" / "cpu" / "online").read_text())
 
 
+def possible(sys: Path = SYS) -> list[int]:
+    """In the order of the values of a per-CPU map. Numbers in between may be of no CPU."""
+    return ranges((sys / "devices" / "system" / "cpu" / "possible").read_text())
+
+
+def numbers(sys: Path = SYS) -> int:
+    """The length of an array whose index is the number of a CPU."""
+    return possible(sys)[-1] + 1
+
+
 def ranges(text: str) -> list[int]:
     """The numbers of `0-3,8`; raises ValueError where it is none, or of CPUs that no kernel has."""
     found: list[int] = []

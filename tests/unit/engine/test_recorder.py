@@ -11,10 +11,24 @@ import pytest
 
 from tests.unit.capture.made import replayed
 from tests.unit.engine.dumped import SECOND, dump
-from wptrace.bpf.object import BpfObject
+from wptrace.bpf.object import BpfObject, open_object
 from wptrace.capture.reader import Capture
-from wptrace.engine.recorder import Whole, _areas, _entries, _ordered, _whole, does_not_fit
-from wptrace.kernel import memory
+from wptrace.capture.records import Names
+from wptrace.engine.recorder import (
+    _HEAD_BYTES,
+    Area,
+    Recorder,
+    Whole,
+    _areas,
+    _entries,
+    _ordered,
+    _whole,
+    does_not_fit,
+)
+from wptrace.engine.recorder_size import RecorderSize
+from wptrace.flows.io.kinds import KINDS
+from wptrace.flows.io.recorded import RECORDED
+from wptrace.kernel import cpus, memory
 
 _SIZE, _ROOM = 32, 8
 _RECORD = struct.Struct("<Q20xI")
@@ -83,6 +97,27 @@ def test_cpus_share_the_memory() -> None:
     found = _areas(100_000, 5, [0, 1, 3])
     assert [one.room for one in found] == [32_768, 32_768, 1024, 32_768, 1024]
     assert [one.first for one in found] == [0, 32_768, 65_536, 66_560, 99_328]
+
+
+@pytest.mark.parametrize("possible", [[0, 1, 4], [0, 1]])
+def test_an_area_has_the_number_of_its_cpu(monkeypatch: pytest.MonkeyPatch, possible: list[int]) -> None:
+    """Numbers in between that are of no CPU have one too, with little room."""
+    assert len(started(monkeypatch, possible)) == possible[-1] + 1
+
+
+def started(monkeypatch: pytest.MonkeyPatch, possible: list[int]) -> list[Area]:
+    """The areas of a recorder on a machine with these CPUs, whose programs are not loaded."""
+    monkeypatch.setattr(cpus, "possible", lambda *_: possible)
+    monkeypatch.setattr(cpus, "online", lambda: possible)
+    with open_object("io_path_recorder") as obj:
+        recorder = Recorder(RecorderSize(SECOND, 1 << 20), None, KINDS, RECORDED, "operations", lambda: Names({}))
+        recorder.prepare(obj)
+        heads = memoryview(bytearray(obj.length("recorder_heads") * _HEAD_BYTES))
+        monkeypatch.setattr(obj, "view", lambda _: heads)
+        recorder.start(obj)
+    words = heads.cast("I")[2 :: _HEAD_BYTES // 4]
+    assert [one.first for one in recorder._areas] == words[: len(recorder._areas)].tolist()
+    return recorder._areas
 
 
 @pytest.mark.parametrize(("free", "fits"), [(400, True), (399, False)])

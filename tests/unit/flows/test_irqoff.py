@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from wptrace.bpf.object import open_object
 from wptrace.engine.filters import Filter
 from wptrace.engine.hooks import Way
 from wptrace.engine.resolver import Attempts, Loaded
 from wptrace.errors import LibbpfError, UnsupportedError, UsageError
 from wptrace.flows import irqoff
-from wptrace.flows.irqoff import EVENT, PERIOD, IrqoffFlow, Options, tick_ns
+from wptrace.flows.irqoff import EVENT, NONE, PERIOD, IrqoffFlow, Options, tick_ns
 from wptrace.kernel import cpus
 from wptrace.model.distribution import SLOTS
 from wptrace.model.kind import REQUESTS
@@ -78,6 +79,7 @@ def flow(monkeypatch: pytest.MonkeyPatch) -> IrqoffFlow:
     monkeypatch.setattr(irqoff, "KernelSymbols", Symbols)
     monkeypatch.setattr(irqoff, "wall_offset_ns", lambda: 1000 * MS)
     monkeypatch.setattr(cpus, "online", lambda: [0, 1])
+    monkeypatch.setattr(cpus, "possible", lambda: [0, 1])
     causes = ["ring_full", "nmi_ring_full", "stolen", "suspended", "hotplug"]
     obj = argparse.Namespace(maps={"cells": {0: [cell(), cell()]}, "moves": {}}, enum=lambda _: causes)
     made = IrqoffFlow(Options())
@@ -162,6 +164,24 @@ def test_what_is_no_period_is_noted(flow: IrqoffFlow) -> None:
 def test_a_row_for_each_cpu_that_had_a_period(flow: IrqoffFlow) -> None:
     set_cells(flow, cell(), cell(finished=2))
     assert {group: stages["total"].count for group, stages in flow.snapshot().cells.items()} == {PERIOD.group(1): 2}
+
+
+def test_a_cell_is_of_the_cpu_that_has_its_place(flow: IrqoffFlow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel packs the values of CPUs: a number that is of none has no value."""
+    monkeypatch.setattr(cpus, "online", lambda: [0, 2])
+    monkeypatch.setattr(cpus, "possible", lambda: [0, 2])
+    flow._since = {0: 1, 2: 1}
+    now = time.monotonic_ns()
+    set_cells(flow, cell(now + 600_000 * MS), cell(now - 5000 * MS, finished=2))
+    assert list(flow.snapshot().cells) == [PERIOD.group(2)]
+    assert [one.group for one in flow.in_flight(0)] == [PERIOD.group(2)]
+
+
+def test_there_is_an_element_for_the_largest_number_of_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpus, "possible", lambda *_: [0, 3])
+    with open_object("irqoff") as obj:
+        IrqoffFlow(Options(counter=NONE))._prepare(obj)
+        assert [obj.maps[name].max_entries for name in ("watched", "moves")] == [4, 4]
 
 
 def test_a_cpu_that_came_is_watched(flow: IrqoffFlow, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,15 @@ def test_cpus_that_are_online(tmp_path: Path) -> None:
     assert len(cpus.online()) == os.sysconf("SC_NPROCESSORS_ONLN")
 
 
+def test_some_numbers_may_be_of_no_cpu(tmp_path: Path) -> None:
+    folder = tmp_path / "devices" / "system" / "cpu"
+    folder.mkdir(parents=True)
+    (folder / "possible").write_text("0,2-3\n")
+    assert cpus.possible(tmp_path) == [0, 2, 3]
+    assert cpus.numbers(tmp_path) == 4
+    assert len(cpus.possible()) == os.sysconf("SC_NPROCESSORS_CONF")
+
+
 @pytest.mark.parametrize(
     ("text", "virtual"),
     [
