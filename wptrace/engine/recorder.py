@@ -108,7 +108,8 @@ class Recorder:
         self._record = self._records.struct(obj)
         self._number = next(one.offset for one in self._record.places if one.name == "number") // HALF
         self._online = cpus.online()
-        self._areas = _areas(self._size.bytes // self._record.size, cpus.numbers(), self._online)
+        numbers = min(cpus.numbers(), obj.length("recorder_heads"))
+        self._areas = _areas(self._size.bytes // self._record.size, numbers, self._online)
         count = sum(area.room for area in self._areas)
         self._bytes = count * self._record.size
         lacking = does_not_fit(self._bytes)

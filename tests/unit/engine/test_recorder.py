@@ -105,6 +105,10 @@ def test_an_area_has_the_number_of_its_cpu(monkeypatch: pytest.MonkeyPatch, poss
     assert len(started(monkeypatch, possible)) == possible[-1] + 1
 
 
+def test_areas_are_shared_where_there_are_more_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(started(monkeypatch, list(range(1792)))) == 1024
+
+
 def started(monkeypatch: pytest.MonkeyPatch, possible: list[int]) -> list[Area]:
     """The areas of a recorder on a machine with these CPUs, whose programs are not loaded."""
     monkeypatch.setattr(cpus, "possible", lambda *_: possible)
