@@ -133,8 +133,9 @@ class Recorder:
         self._start_ns = time.monotonic_ns()
 
     def notes(self) -> list[str]:
+        room = max(area.room for area in self._areas)
         self._notes = [
-            f"the recorder takes {human(self._bytes)}: the last {self._areas[0].room:,} {self.what} of "
+            f"the recorder takes {human(self._bytes)}: the last {room:,} {self.what} of "
             f"each of {len(self._online)} CPUs; wptrace dump {os.getpid()} writes them to a file"
         ]
         return self._notes
