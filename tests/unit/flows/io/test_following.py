@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from wptrace.flows.io.guests import join
 from wptrace.flows.io.guests.join import Following
 from wptrace.flows.io.kinds import OPERATION
 from wptrace.model.report import Event
@@ -18,7 +19,9 @@ def asked(disk: int, number: int) -> Event:
     at = 10_000 * (number + 1)
     clock = {"handed_ns": at, "seen_ns": at + 1000}
     fields = {"maj_min": f"254:{16 * disk}", "clock": clock, "rwbs": "R", "sector": number * 8, "bytes": 4096}
-    return Event(OPERATION.group(f"vd{'ab'[disk]}", "read"), at + 1000, 1000, {"device": 1000}, {**fields, "error": 0})
+    return Event(
+        OPERATION.group(f"vd{'abcdefgh'[disk]}", "read"), at + 1000, 1000, {"device": 1000}, {**fields, "error": 0}
+    )
 
 
 def served(image: str, number: int) -> Event:
@@ -62,6 +65,21 @@ def test_a_disk_waits_until_no_other_image_is_half_as_likely() -> None:
     found = follow(True, [(0, "one", 11), (0, "two", 5)])
     found.settle()
     assert found.disks == [("vda", "one")]
+
+
+def test_disks_that_are_many_wait_for_images_within_one_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A guest may name disks that the host knows nothing of."""
+    monkeypatch.setattr(join, "MOST", 100)
+    monkeypatch.setattr(join, "MOST_OF_ALL", 300)
+    found = Following("guest", {})
+    asked_for = 0
+    while not found.full:
+        found.ask(asked(asked_for % 8, asked_for))
+        asked_for += 1
+    assert asked_for == 300
+    found.settle()
+    assert not found.full
+    assert found.summary(1, 1).book.lost_total == 300
 
 
 def test_an_image_is_of_one_disk() -> None:

@@ -44,6 +44,8 @@ WINDOW_S = 30
 """Requests of the host wait for the guest's records at most this long."""
 MOST = 1 << 14
 """The most that wait on either side, for each disk."""
+MOST_OF_ALL = 4 * MOST
+"""The most of the guest's that wait, of all of its disks: it names as many as it likes."""
 
 _SECOND = 1_000_000_000
 _WINDOW_NS = WINDOW_S * _SECOND
@@ -144,7 +146,8 @@ class Following:
         asked = as_asked(event)
         self._latest = max(self._latest, asked.seen)
         disk.waiting.append(_Waiting(asked, event))
-        self.full |= self._live and len(disk.waiting) >= MOST
+        waiting = sum(len(one.waiting) for one in self._disks.values())
+        self.full |= self._live and (len(disk.waiting) >= MOST or waiting >= MOST_OF_ALL)
         return True
 
     def serve(self, event: Event) -> None:
