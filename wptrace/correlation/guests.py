@@ -68,6 +68,10 @@ class Served(NamedTuple):
     end: int
 
 
+Place = tuple[str, int, int]
+"""The operation, offset and length of what is read or written."""
+
+
 class Writes:
     """When an image was written and flushed, which tells whether a flush had anything to do."""
 
@@ -128,9 +132,9 @@ class _Known(NamedTuple):
     """Bounds from pairs without an alternative."""
 
 
-def likeness(asked: Iterable[Asked], served: Iterable[Served]) -> int:
-    """Return how many places were read or written on both sides."""
-    return len({_place(one) for one in asked} & {_place(one) for one in served})
+def places(requests: Iterable[Asked] | Iterable[Served]) -> set[Place]:
+    """Return the places that were read or written: the more that both sides have, the likelier it is the same disk."""
+    return {_place(one) for one in requests}
 
 
 def alignment(disks: Sequence[Disk], tries: Tries | None = None) -> Offset | None:
@@ -204,7 +208,7 @@ def match(disk: Disk, offset: Offset, tries: Tries | None = None, writes: Writes
     return Matches(sorted(pairs), causes, len(disk.served) - len(taken | shared))
 
 
-def _place(one: Asked | Served) -> tuple[str, int, int]:
+def _place(one: Asked | Served) -> Place:
     return (FLUSH, 0, 0) if one.op == FLUSH else (one.op, one.offset, one.length)
 
 
@@ -213,9 +217,9 @@ def _bound(asked: Asked, served: Served) -> Bound:
     return Bound(asked.handed, served.end - asked.seen, served.begin - asked.handed)
 
 
-def _by_place(disk: Disk) -> dict[tuple[str, int, int], tuple[list[int], list[int]]]:
+def _by_place(disk: Disk) -> dict[Place, tuple[list[int], list[int]]]:
     """Return the requests of both sides by place, each in order."""
-    found: dict[tuple[str, int, int], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    found: dict[Place, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     for number, asked in enumerate(disk.asked):
         found[_place(asked)][0].append(number)
     for number, served in enumerate(disk.served):

@@ -26,8 +26,8 @@ from wptrace.correlation.guests import (
     Served,
     alignment,
     charged,
-    likeness,
     match,
+    places,
     shares,
 )
 from wptrace.correlation.kicks import Kick
@@ -262,9 +262,9 @@ def test_nothing_in_common_tells_nothing() -> None:
 
 def test_disks_are_alike_by_their_places() -> None:
     disk = spread(5)
-    assert likeness(disk.asked, disk.served) == 5
-    assert likeness(disk.asked, disk.served[:2]) == 2
-    assert likeness(disk.asked, [Served("write", 0, 4096, 0, 1)]) == 0
+    assert len(places(disk.asked) & places(disk.served)) == 5
+    assert len(places(disk.asked) & places(disk.served[:2])) == 2
+    assert not places(disk.asked) & places([Served("write", 0, 4096, 0, 1)])
 
 
 KICKED = Kick(kicked=2, picked=5, tid=7, given=90)

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 import pytest
 
+from wptrace.correlation import guests
+from wptrace.correlation.guests import Asked, Served
 from wptrace.flows.io.guests import join
 from wptrace.flows.io.guests.join import Following
 from wptrace.flows.io.kinds import OPERATION
@@ -19,9 +21,8 @@ def asked(disk: int, number: int) -> Event:
     at = 10_000 * (number + 1)
     clock = {"handed_ns": at, "seen_ns": at + 1000}
     fields = {"maj_min": f"254:{16 * disk}", "clock": clock, "rwbs": "R", "sector": number * 8, "bytes": 4096}
-    return Event(
-        OPERATION.group(f"vd{'abcdefgh'[disk]}", "read"), at + 1000, 1000, {"device": 1000}, {**fields, "error": 0}
-    )
+    group = OPERATION.group(f"vd{'abcdefgh'[disk]}", "read")
+    return Event(group, at + 1000, 1000, {"device": 1000}, {**fields, "error": 0})
 
 
 def served(image: str, number: int) -> Event:
@@ -80,6 +81,23 @@ def test_disks_that_are_many_wait_for_images_within_one_bound(monkeypatch: pytes
     found.settle()
     assert not found.full
     assert found.summary(1, 1).book.lost_total == 300
+
+
+def test_each_place_is_looked_at_once_however_many_disks_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[object] = []
+    place = guests._place
+
+    def look(one: Asked | Served) -> guests.Place:
+        looked.append(one)
+        return place(one)
+
+    monkeypatch.setattr(guests, "_place", look)
+    found = Following("guest", {})
+    for number in range(80):
+        found.ask(asked(number % 8, number))
+        found.serve(served(f"of {number % 5}", number + 1000))
+    found.settle()
+    assert len(looked) == 80 + 80
 
 
 def test_an_image_is_of_one_disk() -> None:

@@ -285,13 +285,13 @@ class Following:
         for disk in lacking:
             disk.image = self._named.get(disk.name, "")
         taken = {disk.image for disk in self._disks.values()} | set(self._named.values())
-        alike = [
-            (guests.likeness((one.asked for one in disk.waiting), (one.served for one in image.done)), disk, name)
-            for disk in lacking
-            if not disk.image
-            for name, image in self._images.items()
+        ours = [(disk, guests.places(one.asked for one in disk.waiting)) for disk in lacking if not disk.image]
+        theirs = [
+            (name, guests.places(one.served for one in image.done))
+            for name, image in (self._images.items() if ours else ())
             if name not in taken
         ]
+        alike = [(len(mine & there), disk, name) for disk, mine in ours for name, there in theirs]
         alone = len(self._disks) == 1 and len(self._images) == 1
         for mine, disk, name in sorted(alike, key=lambda one: (one[0], one[1].name, one[2]), reverse=True):
             if not mine or disk.image or name in taken:
