@@ -72,9 +72,7 @@ __u32 next_row = 1; /* the least that may be free */
 
 static __noinline __u32 row_of(struct object *object)
 {
-	__u32 number,
-	try
-		, *found;
+	__u32 number = 0, probe, *found;
 	struct row *row;
 
 	if (!object)
@@ -82,15 +80,17 @@ static __noinline __u32 row_of(struct object *object)
 	found = bpf_map_lookup_elem(&row_numbers, &object->life.labels);
 	if (found)
 		return *found;
-	for (try = 0; try < ROW_TRIES; try ++) {
-		number = *(volatile __u32 *)&next_row +
-		try
-			;
+	for (probe = 0; probe < ROW_TRIES; probe++) {
+		__u32 next = *(volatile __u32 *)&next_row;
+
+		/* All numbers below it are taken, and so are those that were tried. */
+		number = number < next ? next : number + 1;
 		if (number > row_count)
 			return 0;
 		if (bpf_map_update_elem(&taken, &number, &number, BPF_NOEXIST))
 			continue;
-		next_row = number + 1;
+		/* Not set: a CPU that was held up in between would take it back to a number long in use. */
+		COUNT(next_row);
 		row = bpf_map_lookup_elem(&rows, &number);
 		if (!row)
 			return 0;

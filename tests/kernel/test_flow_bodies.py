@@ -194,6 +194,34 @@ def test_two_cpus_want_one_slot() -> None:
         assert losses.get("unmatched", 0) == losses.get("state_full", 0)
 
 
+@pytest.mark.smp
+def test_two_cpus_number_rows() -> None:
+    """A row that one of them numbers later than the other does not hide those behind it."""
+    if (os.cpu_count() or 1) < 2:
+        pytest.skip("needs two CPUs")
+    each = 4_000
+    with Bodies(rows=2 * each, label_words=1) as made:
+        start = threading.Barrier(2)
+
+        def work(thread: int) -> int:
+            os.sched_setaffinity(0, {thread})
+            begin, end = made.make("begin", labels=1), made.make("end", 1)
+            key, before, back = KEY + thread * 64, 0, 0
+            start.wait()
+            for number in range(each):
+                begin(key, 0, 0, 1 + 2 * number + thread)
+                end(key)
+                now = made.obj.data.next_row
+                back += now < before
+                before = now
+            return back
+
+        with ThreadPoolExecutor(2) as pool:
+            assert list(pool.map(work, range(2))) == [0, 0]
+        assert made.losses == {}
+        assert made.obj.data.next_row == 1 + 2 * each
+
+
 def test_what_is_slow_or_chosen_is_reported() -> None:
     with Bodies(kept={"emits_records": True}, slow_ns=0, record_limit=3) as made:
         begin, end = made.make("begin"), made.make("end", 1)
