@@ -109,10 +109,7 @@ def _descriptors(folder: Path) -> Iterator[tuple[str, Path]]:
 
 def _image(fd: Path, link: str, named: Mapping[str, str]) -> tuple[Image, int] | None:
     """Return the image of a block device or of a file on the command line, and the device that it is on."""
-    # A bare file name is relative to the process's own directory, which it may have left.
-    name = next(
-        (name for name in named if name == link or (not name.startswith("/") and link.endswith(f"/{name}"))), None
-    )
+    name = next((name for name in _names_of(link) if name in named), None)
 
     def is_image(found: os.stat_result) -> bool:
         return stat.S_ISBLK(found.st_mode) or (name is not None and stat.S_ISREG(found.st_mode))
@@ -129,6 +126,16 @@ def _image(fd: Path, link: str, named: Mapping[str, str]) -> tuple[Image, int] |
         return Image(link, found.st_ino, number, _format(opened), aio), found.st_dev
     finally:
         os.close(opened)
+
+
+def _names_of(link: str) -> Iterator[str]:
+    """Generate the names that a file may have on a command line: there may be thousands, so they are not tried.
+
+    A name without a folder is relative to the process's own directory, which it may have left.
+    """
+    yield link
+    parts = link.split("/")[-_DEPTH:]
+    yield from ("/".join(parts[at:]) for at in range(len(parts)) if parts[at])
 
 
 def _format(opened: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -110,6 +111,22 @@ def test_a_comma_in_a_name_is_written_twice(procs: Procs) -> None:
     image = procs.file("a,b.img")
     found = procs.read("-drive", f"file={str(image).replace(',', ',,')},cache=none", opened=[image])
     assert [one.path for one in found.images] == [str(image)]
+
+
+def test_a_name_with_some_of_its_folders(procs: Procs) -> None:
+    image = procs.file("web.img")
+    other = procs.file("a.img")
+    found = procs.read("-drive", "file=files/web.img", "-hda", "proc/a.img", opened=[image, other])
+    assert [one.path for one in found.images] == [str(image)]
+
+
+def test_names_and_files_by_the_thousand_take_no_time_each(procs: Procs) -> None:
+    """Whoever is called like a hypervisor chooses both."""
+    words = [word for number in range(20_000) for word in ("-sd", f"{number:x}")]
+    files = [procs.file("log")] * 500
+    before = time.process_time()
+    assert not procs.read(*words, opened=files).images
+    assert time.process_time() - before < 1
 
 
 def test_a_name_without_a_folder(procs: Procs) -> None:
