@@ -67,6 +67,11 @@ def parts(group: Group, stages: Stages) -> Stages:
     return {name: stages[name] for name in names if name in stages and stages[name].sum}
 
 
+def share_of(ns: int, whole_ns: int) -> float:
+    """The share of a stage. A cell that is read while its CPU writes it may have a stage newer than its total."""
+    return ns / max(whole_ns, ns)
+
+
 Rule = Callable[[Case], "Finding | None"]
 
 
@@ -117,7 +122,7 @@ def largest(case: Case) -> Finding | None:
     stage = max(found, key=lambda name: found[name].sum)
     where, share = _place(case, group)
     figures = {
-        "share": found[stage].sum / stages[TOTAL].sum,
+        "share": share_of(found[stage].sum, stages[TOTAL].sum),
         "mean_ns": found[stage].mean,
         "p99_ns": found[stage].percentile(99),
         "dev_share": share,
@@ -185,7 +190,7 @@ def inside(case: Case) -> Finding | None:
     name = max(sums, key=sums.__getitem__, default="")
     if not name or not whole or sums[name] < INSIDE_SHARE * whole:
         return None
-    return Finding("inside", {"share": sums[name] / whole, "sum_ns": sums[name]}, group, name)
+    return Finding("inside", {"share": share_of(sums[name], whole), "sum_ns": sums[name]}, group, name)
 
 
 def lost(case: Case) -> Finding | None:

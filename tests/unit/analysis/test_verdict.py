@@ -126,6 +126,21 @@ def test_largest_is_the_largest_stage_of_the_heaviest_operations() -> None:
     assert judge(case(cells)).advice.startswith("the I/O scheduler (queue/scheduler)")
 
 
+def test_no_share_is_above_all_or_of_nothing() -> None:
+    """A cell that is read while its CPU writes it may have a stage newer than its total."""
+    for stages in ({"device": 7}, {}):
+        torn = {READ: {**cell(2), **cell(2, **stages), "total": distribution([0, 0])}}
+        assert [one.figures["share"] for one in judge(case(torn)).findings if "share" in one.figures] == [1.0] * len(
+            stages
+        )
+    asleep = SLEEP.group("sda", "read")
+    assert rules(case({REQUESTS: cell(9, device=5), asleep: cell(9, asleep=0, wakeup=0)})) == ["largest"]
+    newer = {**cell(2, device=5), "preempted": distribution([9, 9])}
+    assert finding(verdict.inside, {READ: newer}).figures["share"] == 1
+    late = {**cell(2, wakeup=9), "total": distribution([5, 5])}
+    assert finding(io_rules.woken, {REQUESTS: cell(9, device=5), asleep: late}).figures["share"] == 1
+
+
 def test_without_operations_it_is_about_requests() -> None:
     found = finding(verdict.largest, {REQUESTS: cell(10, queue=MS, device=3 * MS), HITS: cell(99)})
     assert (found.stage, found.group) == ("device", REQUESTS)

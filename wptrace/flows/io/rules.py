@@ -246,9 +246,9 @@ def woken(case: Case) -> Finding | None:
         return None
     group, stages = found
     late, whole = stages["wakeup"], stages[TOTAL]
-    if late.sum < verdict.INSIDE_SHARE * whole.sum:
+    if not whole.sum or late.sum < verdict.INSIDE_SHARE * whole.sum:
         return None
-    figures = {"share": late.sum / whole.sum, "mean_ns": late.mean, "p99_ns": late.percentile(99)}
+    figures = {"share": verdict.share_of(late.sum, whole.sum), "mean_ns": late.mean, "p99_ns": late.percentile(99)}
     return Finding("woken", figures, group, "wakeup", advice=_CPU_OF_WAITER)
 
 
