@@ -223,10 +223,10 @@ def _neighbour(finding: Finding, dates: bool) -> str:
     dev, owner = ("", "") if group is None else group.values
     where = "the device" if dev is ALL else printable(str(dev))
     waits = f"waiting for {where} takes {figures['share']:.0%} of the requests of {printable(str(owner))}"
-    if figures.get("many"):
-        return f"{waits}: {finding.who} had {figures['had']:.0%} of it meanwhile, and no three of them had half of it"
     unknown = figures.get("unknown", 0)
-    rest = f", and who had {unknown:.0%} is not known by name" if unknown >= _UNKNOWN else ""
+    # Of those without a name, one may have had most of it.
+    rest = ", and no three of them had half of it" if figures.get("many") else ""
+    rest = f", and who had {unknown:.0%} is not known by name" if unknown >= _UNKNOWN else rest
     return f"{waits}: {printable(finding.who)} had {figures['had']:.0%} of it meanwhile{rest}"
 
 

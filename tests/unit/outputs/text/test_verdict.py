@@ -127,6 +127,11 @@ def test_a_statement_of_which_there_is_little_to_say() -> None:
             " and no three of them had half of it",
         ),
         (
+            neighbour("many others", had=0.98, unknown=0.75, many=1),
+            "waiting for vda takes 38% of the requests of /app: many others had 98% of it meanwhile,"
+            " and who had 75% is not known by name",
+        ),
+        (
             Finding("largest", {**LARGEST, "dev_share": 1.0}, OPERATION.group("vdb", "write"), "layers", "dm-0"),
             "layers takes 83% of the time of write operations, most of it in dm-0 (mean 4.60 ms,",
         ),
