@@ -142,10 +142,11 @@ class Kicks:
 
     def _written(self, tid: int, since: int, until: int) -> Iterable[Signal]:
         found = self._by_thread.get(tid, [])
-        for one in found[bisect_right(found, (since,)) :]:
-            if one.ns >= until:
+        # Not a slice: it would copy all up to the end each time.
+        for place in range(bisect_right(found, (since,)), len(found)):
+            if found[place].ns >= until:
                 return
-            yield one
+            yield found[place]
 
     def of_alone(self) -> dict[Work, Kick]:
         """Return the kicks of requests that were picked up after a kick of their own."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import NamedTuple
 
 import pytest
@@ -96,3 +97,16 @@ def test_an_answer_that_was_not_seen_is_none() -> None:
     found = kicks.of_alone()
     assert [one.given for one in found.values()] == [0] * 20
     assert kicks.tallies(found) == [Tally("/srv/a", MAIN, 20, 20, 0)]
+
+
+def test_four_times_as_many_take_four_times_as_long() -> None:
+    """And not sixteen: a capture has up to 262,144 requests."""
+
+    def seconds(count: int) -> float:
+        made = world("a" * count)
+        before = time.process_time()
+        found = Kicks(made.signals, made.works).of_alone()
+        assert len(found) == count
+        return time.process_time() - before
+
+    assert seconds(20_000) < 8 * seconds(5_000)
