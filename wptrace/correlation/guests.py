@@ -187,10 +187,10 @@ def match(disk: Disk, offset: Offset, tries: Tries | None = None, writes: Writes
         if not order or until < begins[0] or since > latest:
             causes[number] = OUTSIDE
             continue
-        while_it_waited = order[bisect_left(begins, since) : bisect_right(begins, until)]
+        first, last = bisect_left(begins, since), bisect_right(begins, until)
         meanwhile = [
             one
-            for one in (while_it_waited if tries.take(len(while_it_waited)) else ())
+            for one in (order[first:last] if tries.take(last - first) else ())
             if disk.served[one].end <= until and disk.served[one].op == asked.op
         ]
         pair = _otherwise(number, asked, disk.served, meanwhile, taken)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from random import Random
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from wptrace.correlation.guests import (
     Disk,
     Pair,
     Served,
+    Tries,
     alignment,
     charged,
     match,
@@ -301,3 +303,19 @@ KICKED = Kick(kicked=2, picked=5, tid=7, given=90)
 def test_a_kick_is_before_and_what_gives_back_behind(kick: Kick | None, expected: list[tuple[str, int]]) -> None:
     asked, served = Asked("read", 0, 512, 0, 100), Served("read", 0, 512, 10, 80)
     assert shares(asked, [served], [("fs", 70)], Bound(0, 0, 0), kick) == expected
+
+
+def test_requests_that_waited_all_the_time_take_no_longer_each_than_may_be_tried() -> None:
+    """The guest says how long they waited."""
+    disk = spread(20)
+    offset = alignment([disk])
+    assert offset is not None
+
+    def seconds(count: int) -> float:
+        asked = [Asked("write", 1 << 40 | n * 4096, 4096, 0, 1 << 50) for n in range(count)]
+        served = [Served("read", 1 << 40 | n * 4096, 4096, 10**9 + n, 10**9 + n + 5) for n in range(count)]
+        before = time.process_time()
+        assert not match(Disk(asked, served), offset, Tries(0)).pairs
+        return time.process_time() - before
+
+    assert seconds(32_000) < 8 * seconds(8_000)
