@@ -115,7 +115,9 @@ def of(report: Report) -> ByGroup:
                 slept = took.sum if stage == ASLEEP_ALONE else asleep.get(key, 0 if stage in RUNNABLE else None)
                 made = _made(report, stage, took.sum, reasons.get(key, []), slept)
                 busy = work.get(key, Counter[str]())
-                shares = tuple((what, ns / sum(busy.values())) for what, ns in busy.most_common())
+                # Samples of a forged capture may have taken no time.
+                sampled_ns = sum(busy.values()) or 1
+                shares = tuple((what, ns / sampled_ns) for what, ns in busy.most_common())
                 found.setdefault(group.values, []).append(made._replace(work=shares))
     return found
 

@@ -9,7 +9,7 @@ from tests.unit.analysis.test_verdict import MS, SECOND, case, cell, judge
 from tests.unit.outputs.samples import distribution
 from wptrace.analysis import verdict, waits
 from wptrace.analysis.verdict import Case
-from wptrace.analysis.waits import ASLEEP, COUNT, LIMIT, MACHINE, NS, RATE, RUNNING, SHORTER, WAIT, WAITS, Share
+from wptrace.analysis.waits import ASLEEP, COUNT, LIMIT, MACHINE, NS, RATE, RUNNING, SHORTER, WAIT, WAITS, WORK, Share
 from wptrace.flows.io import rules
 from wptrace.flows.io.kinds import OPERATION, REQUEST, SLEEP
 from wptrace.flows.io.options import CGROUP
@@ -106,6 +106,13 @@ def test_tasks_that_ran_late_are_in_the_verdict() -> None:
 
 def test_nothing_is_said_of_stages_in_which_nobody_slept() -> None:
     assert waits.of(case({WRITE: cell(10, fs=MS)}).report) == {}
+
+
+def test_samples_of_work_without_a_time_have_no_share() -> None:
+    """A capture may have any figures."""
+    rows = {WRITE: cell(10, fs=MS), WORK.group("sda", "write", "fs", "copying"): {"total": distribution([0])}}
+    (made,) = waits.of(case(rows).report)[WRITE.values]
+    assert made.work == (("copying", 0.0),)
 
 
 def test_a_table_has_them_below_its_stages() -> None:
