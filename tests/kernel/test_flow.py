@@ -236,7 +236,9 @@ def test_check_says_what_a_start_says(tmp_path: Path, name: str) -> None:
     """A function may be in BTF and still take no program."""
     file = definition(tmp_path, FUNCTION, Disk(name))
     started, checked = wptrace("flow", file, "0.1", "1"), wptrace("flow", file, "--check")
-    assert (checked.returncode, checked.stderr) == (started.returncode, started.stderr)
+    assert checked.returncode == started.returncode
+    # A start says the first fault alone.
+    assert checked.stderr.splitlines()[:1] == started.stderr.splitlines()[:1]
     assert ("can be traced" in checked.stdout) == (started.returncode == 0)
 
 

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,10 +76,10 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("name a definition", hint="wptrace flow --list")
     if options.btf is not None and not (options.check or options.explain):
         raise UsageError("--btf goes with --check or --explain: only this kernel can be traced")
-    definition = _definition(options)
     if options.check or options.explain:
-        return _check(options, definition)
-    return _trace(options, [definition])
+        with _all_faults():
+            return _check(options, _definition(options))
+    return _trace(options, [_definition(options)])
 
 
 def flows(options: argparse.Namespace) -> list[DefinedFlow]:
@@ -183,6 +185,21 @@ def _list() -> int:
     for name in shipped.names():
         print(f"{name:<12} {shipped.find(name).about}".rstrip())
     return 0
+
+
+@contextmanager
+def _all_faults() -> Iterator[None]:
+    """Print all faults of a definition, of which an error has the first alone."""
+    from wptrace.engine.definition.faults import DefinitionError
+    from wptrace.outputs.text.words import printable
+
+    try:
+        yield
+    except DefinitionError as error:
+        *others, last = error.faults
+        for fault in others:
+            print(printable(f"wptrace: {error.file}: {fault}"), file=sys.stderr)
+        raise DefinitionError(error.file, [last]) from None
 
 
 def _check(options: argparse.Namespace, definition: Definition) -> int:

@@ -233,6 +233,21 @@ def test_without_privileges_nothing_is_traced(words: list[str]) -> None:
     assert found.stderr.endswith("hint: run it with sudo, or grant both capabilities\n")
 
 
+def test_a_check_of_a_definition_shows_all_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text('\nkei = "a"\n')
+    with pytest.raises(UsageError) as started:
+        main(["flow", str(file)])
+    assert started.value.hint == "wptrace flow --check shows 2 more"
+    with pytest.raises(UsageError) as checked:
+        main(["flow", str(file), "--check"])
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == f"wptrace: {started.value.message}"
+    assert "lacks point" in second
+    assert "has no key kei" in checked.value.message
+    assert checked.value.hint is None
+
+
 def test_without_privileges_doctor_says_so_and_what_it_can() -> None:
     found = run(WPTRACE, "doctor")
     assert found.returncode == NotPermittedError.exit_code == 3
