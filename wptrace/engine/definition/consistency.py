@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from wptrace.engine.definition import definition as d
 from wptrace.engine.definition.definition import Definition, PointSpec
 from wptrace.engine.definition.faults import Fault, did_you_mean
+from wptrace.model.report import BYTES, UNTIMED
 
 
 def faults(definition: Definition) -> Iterator[Fault]:
@@ -27,6 +28,7 @@ def faults(definition: Definition) -> Iterator[Fault]:
     if len(definition.labels) > d.MAX_LABEL_WORDS:
         yield Fault(f"there are {len(definition.labels)} labels; there is room for {d.MAX_LABEL_WORDS}", points[-1].at)
     yield from _stages(definition)
+    yield from _counts(definition)
     marks = any(point.mark for point in points)
     parts = {len(way) for point in points for way in point.keys}
     if len(parts) > 1 and all(len(point.keys) == 1 and not point.becomes for point in points):
@@ -58,6 +60,16 @@ def _stages(definition: Definition) -> Iterator[Fault]:
             if mine.count(label.name) > 1 and label.name not in names:
                 names.add(label.name)
                 yield Fault(f"two labels are called {label.name}: give one a name", label.at)
+
+
+def _counts(definition: Definition) -> Iterator[Fault]:
+    """Each count has a name of its own."""
+    taken = (BYTES, UNTIMED, *(point.unit for point in definition.points if point.value))
+    for point in definition.points:
+        if point.outcome in taken:
+            yield Fault(
+                f"no outcome can be called {point.outcome}: something else is counted under that name", point.at
+            )
 
 
 def _alone(point: PointSpec, columns: tuple[str, ...], marks: bool) -> Iterator[Fault]:
