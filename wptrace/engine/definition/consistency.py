@@ -63,13 +63,16 @@ def _stages(definition: Definition) -> Iterator[Fault]:
 
 
 def _counts(definition: Definition) -> Iterator[Fault]:
-    """Each count has a name of its own."""
-    taken = (BYTES, UNTIMED, *(point.unit for point in definition.points if point.value))
+    """Each count has a name of its own, and one unit."""
+    valued = [point for point in definition.points if point.value]
+    for point in valued:
+        if point.unit != valued[0].unit:
+            message = f"an object has one value: {point.name} has {point.unit}, and {valued[0].name} {valued[0].unit}"
+            yield Fault(message, point.at)
+    taken = (BYTES, UNTIMED, *(point.unit for point in valued))
     for point in definition.points:
         if point.outcome in taken:
-            yield Fault(
-                f"no outcome can be called {point.outcome}: something else is counted under that name", point.at
-            )
+            yield Fault(f"no outcome can be called {point.outcome}: that is another count", point.at)
 
 
 def _alone(point: PointSpec, columns: tuple[str, ...], marks: bool) -> Iterator[Fault]:

@@ -200,6 +200,10 @@ def test_each_key_refuses_each_wrong_type(where: str, key: keys.Key, kind: str) 
         (_small(last='reached = "a"'), "no point has a mark that could be reached, and last is one that ends"),
         (_small(first='mark = "a"'), "there is a mark, and no point at which it is reached"),
         (_small(first='stage = "total"'), "no stage can be called total"),
+        (
+            _small(first='value = "a"', last='value = "b"\nunit = "ns"'),
+            "an object has one value: last has ns, and first bytes",
+        ),
         (_small(last='outcome = "untimed"'), "no outcome can be called untimed"),
         (_small(last='outcome = "bytes"'), "no outcome can be called bytes"),
         (_small(last='outcome = "pages"\nvalue = "a"\nunit = "pages"'), "no outcome can be called pages"),
