@@ -91,6 +91,8 @@ def _alone(point: PointSpec, columns: tuple[str, ...], marks: bool) -> Iterator[
     for is_wrong, message in wrong:
         if is_wrong:
             yield Fault(f"{message}, and {point.name} is one that {_does(point)}", point.at)
+    if point.mark and point.reached:
+        yield Fault(f"a point has mark or reached, and {point.name} has both", point.at)
     if point.after and point.after not in columns:
         hint = did_you_mean(point.after, columns)
         yield Fault(f"no point that begins or passes is called {point.after}{hint}", point.at)

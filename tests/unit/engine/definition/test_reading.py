@@ -199,6 +199,10 @@ def test_each_key_refuses_each_wrong_type(where: str, key: keys.Key, kind: str) 
         (_small(last='after = "firts"'), "no point that begins or passes is called firts; did you mean first?"),
         (_small(last='reached = "a"'), "no point has a mark that could be reached, and last is one that ends"),
         (_small(first='mark = "a"'), "there is a mark, and no point at which it is reached"),
+        (
+            _small(last='role = "pass"\nmark = "a"\nreached = "b"\n[[point]]\nname = "z"\nrole = "end"\nat = "tp:z"'),
+            "a point has mark or reached, and last has both",
+        ),
         (_small(first='stage = "total"'), "no stage can be called total"),
         (
             _small(first='value = "a"', last='value = "b"\nunit = "ns"'),
