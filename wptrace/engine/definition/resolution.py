@@ -196,6 +196,9 @@ class _Resolver:
         if (known.type, known.words) != (kind, label.words):
             message = f"the label {spec.name} is {kind} here and {known.type} at another point"
             raise _PointError(Fault(message, spec.at))
+        if names and known.names and names != known.names:
+            message = f"the label {spec.name} has names of another enum at another point: give one another name"
+            raise _PointError(Fault(message, spec.at))
         return found.recipe
 
     @staticmethod

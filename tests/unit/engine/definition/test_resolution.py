@@ -209,6 +209,21 @@ def test_a_label_has_one_type() -> None:
     assert found.faults[0].message == "the label n is number here and text at another point"
 
 
+def test_a_label_has_the_names_of_one_enum() -> None:
+    """They are decoded by the name of the label alone."""
+
+    def faults(enum: str) -> list[str]:
+        end = _END + f'labels = [{{ name = "n", value = "ret", enum = "{enum}" }}]\n'
+        label = '{ name = "n", value = "item->op" }'
+        found = _attempt(f'at = "tp:made"\nkey = "item"\nlabels = [{label}]', end=end)
+        return [fault.message for fault in found.faults]
+
+    assert faults("op") == []
+    assert faults("IN_PART") == [
+        "the label n has names of another enum at another point: give one another name",
+    ]
+
+
 def test_filters() -> None:
     point = """filter = ["item->op == MY_OP_WRITE", "task.comm == 'fio'", "count in [-1, 2]"]"""
     op, comm, count = _first(point)[0].filters
