@@ -68,18 +68,25 @@ class _Resolver:
     def attempt(self) -> Attempt:
         points = tuple(self._point(spec) for whole in self._definition.points for spec in self._sites(whole))
         labels = self._all_labels()
-        self._require_ends(points)
+        self._require_due(points)
         found = Resolution(self._definition, self._kernel.name, points, labels)
         return Attempt(found, tuple(sorted(self._faults, key=lambda one: one.place)))
 
     def _key(self, spec: PointSpec) -> tuple[Expression, ...]:
         return spec.keys[min(self._which, len(spec.keys) - 1)]
 
-    def _require_ends(self, points: tuple[Point, ...]) -> None:
-        """Record a fault if no point begins or none ends: optional points may all be missing."""
+    def _require_due(self, points: tuple[Point, ...]) -> None:
+        """Record a fault if no point begins, none ends, or one comes after none: optional points may be missing."""
         if self._faults:
             return
-        alive = [point.spec for point in points if point.attachments]
+        there = [point.spec for point in points if point.attachments]
+        passed = {spec.name for spec in there}
+        alive = [spec for spec in there if not spec.after or spec.after in passed]
+        for spec in there:
+            if spec not in alive and not spec.optional:
+                self._faults.append(Fault(f"{spec.name} comes after {spec.after}, which this kernel lacks", spec.at))
+        if self._faults:
+            return
         first = self._definition.points[0].at
         if not any(spec.role == d.BEGIN or spec.begins for spec in alive):
             self._faults.append(Fault("this kernel has none of the points that begin", first))

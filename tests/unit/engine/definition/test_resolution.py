@@ -277,6 +277,18 @@ def test_not_all_begins_may_be_missing() -> None:
     assert [fault.message for fault in found.faults] == ["this kernel has none of the points that begin"]
 
 
+@pytest.mark.parametrize(
+    ("optional", "message"),
+    [("false", "z comes after y, which this kernel lacks"), ("true", "this kernel has none of the points that end")],
+)
+def test_what_comes_after_a_point_needs_it(optional: str, message: str) -> None:
+    passes = '[[point]]\nname = "y"\nat = "tp:none"\nkey = "item"\noptional = true\n'
+    end = f'{passes}{_END}after = "y"\noptional = {optional}\n'
+    found = _attempt('at = "tp:made"\nkey = "item"', end=end)
+    assert found.faults[0].message == message
+    assert not _attempt('at = "tp:made"\nkey = "item"', end=end.replace("tp:none", "tp:moved")).faults
+
+
 def test_the_first_key_that_all_points_have() -> None:
     end = '[[point]]\nname = "z"\nat = "ret:do_item"\n'
     head = 'name = "x"\nkeys = ["item->none", "item", "task"]\n'
