@@ -139,10 +139,14 @@ class _Front:
         if point.becomes is not None:
             self._part(point.becomes)
             self._put(OTHER)
-        for recipe, place in ((point.value, VALUE), (point.mark or point.reached, MARK)):
-            if recipe is not None:
-                self._value(recipe)
-                self._put(place)
+        if point.value is not None:
+            self._value(point.value)
+            self._not_below_0(point.value)
+            self._put(VALUE)
+        number = point.mark or point.reached
+        if number is not None:
+            self._value(number)
+            self._put(MARK)
         if point.failed is not None:
             succeeded = code.fresh("succeeded")
             code.store_number(FP, self._args + FAILED, 0)
@@ -236,6 +240,15 @@ class _Front:
             code.jump_if(asm.NOT_EQUAL, R7, 0, known)
             self._value(recipe.otherwise)
             code.label(known)
+
+    def _not_below_0(self, recipe: Recipe) -> None:
+        """What is added up only grows: an error in place of a number of bytes adds nothing."""
+        code = self._code
+        if _may_be_below_0(recipe):
+            counted = code.fresh("counted")
+            code.jump_if(asm.SIGNED_GREATER_EQUAL, R7, 0, counted)
+            code.set(R7, 0)
+            code.label(counted)
 
     def _reach(self, recipe: Recipe, loads: Sequence[Load]) -> None:
         code, null = self._code, self._code.fresh("null")
@@ -384,3 +397,9 @@ class _Front:
             code.jump(same)
             code.label(another)
         code.jump(different)
+
+
+def _may_be_below_0(recipe: Recipe) -> bool:
+    """A number of 64 bits may be, even if it has no sign: what a function of a program returns has no type."""
+    wide = recipe.source != CONSTANT and not recipe.pointer and (recipe.bits or 8 * recipe.size) == 64
+    return recipe.signed or wide or (recipe.otherwise is not None and _may_be_below_0(recipe.otherwise))

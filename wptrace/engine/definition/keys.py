@@ -74,7 +74,11 @@ POINT = (
     Key("optional", FLAG, "a kernel that lacks it does without"),
     Key("quiet", FLAG, "objects that were not seen to begin are not reported; also where a begin has a filter"),
     Key("filter", COMPARISONS, "the point is seen only if this holds, or all of a list", most=MAX_FILTERS),
-    Key("value", EXPRESSION, "a number that is added up"),
+    Key(
+        "value",
+        EXPRESSION,
+        "a number that is added up: of each object the last one, unless it is below 0",
+    ),
     Key("unit", CHOICE, "that of the value; else bytes", choices=d.UNITS),
     Key("labels", LABELS, "by what rows are kept apart: expressions, or tables", most=d.MAX_LABEL_WORDS),
     Key("repeat", CHOICE, "what a second begin does: nothing, or it begins anew", choices=(d.FIRST, d.RESTART)),

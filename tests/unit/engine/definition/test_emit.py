@@ -166,9 +166,29 @@ def test_any_register_of_a_program(machine: str, register: int) -> None:
     ],
 )
 def test_shapes(recipe: Recipe, shaped: list[str]) -> None:
-    found = lines(attached(value=recipe))
+    found = lines(attached(mark=recipe))
     at = next(at for at, line in enumerate(found) if line.endswith("*)(r7 +0)"))
-    assert found[at + 1 : found.index("*(u64 *)(r10 -64) = r7")] == shaped
+    assert found[at + 1 : found.index("*(u64 *)(r10 -16) = r7")] == shaped
+
+
+@pytest.mark.parametrize(
+    ("recipe", "checked"),
+    [
+        (Recipe(RETURNED, 2, signed=True), True),
+        (Recipe(RETURNED, 2, signed=True, size=4), True),
+        (Recipe(RETURNED, 2), True),
+        (Recipe(RETURNED, 2, size=4), False),
+        (Recipe(RETURNED, 2, bits=32), False),
+        (Recipe(RETURNED, 2, pointer=True), False),
+        (Recipe(CONSTANT, 1), False),
+        (Recipe(RETURNED, 2, size=4, otherwise=Recipe(ARGUMENT, 1, signed=True)), True),
+    ],
+)
+def test_a_value_below_0_adds_nothing(recipe: Recipe, checked: bool) -> None:
+    """A sum that shrinks would be one of 16 EiB."""
+    found = lines(attached(FEXIT, value=recipe))
+    at = found.index("*(u64 *)(r10 -64) = r7")
+    assert (found[at - 2 : at] == [f"if r7 s>= 0 goto {at}", "r7 = 0"]) == checked
 
 
 def test_a_far_field() -> None:
