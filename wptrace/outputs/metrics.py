@@ -38,6 +38,8 @@ from wptrace.model.report import BYTES, Snapshot, merged
 # Kinds of values of which there may be any number.
 _NO_LABELS = {TASK, COMM, FILE, CGROUP, STACK, PASID, CALL, *TEXTS}
 _NAMES = {DEVICE: "device", OPERATION: "operation", CPU: "cpu"}
+_OWN_LABELS = ("kind", "stage", "le")
+"""What series have besides the labels of their kind."""
 _BASE_UNITS = {"ns": "seconds", "ms": "seconds"}
 # The limit of one flow: groups beyond this many distributions are one, `others`.
 _MOST = 20_000
@@ -422,9 +424,15 @@ def _shortened(group: Group) -> Group:
 
 
 def _labels(group: Group) -> Iterator[tuple[str, str]]:
+    """A flow by definition may name its labels as it likes, but no series has two labels of a name."""
+    taken = set(_OWN_LABELS)
     for one, value in zip(group.kind.labels, group.values):
         if one.type not in _NO_LABELS:
-            yield label(_NAMES.get(one.type, plain(one.name)), _shown(one, value))
+            name = _NAMES.get(one.type, plain(one.name))
+            while name in taken or name[0].isdigit():
+                name = f"label_{name}"
+            taken.add(name)
+            yield label(name, _shown(one, value))
 
 
 def _shown(label: Label, value: Any) -> str:

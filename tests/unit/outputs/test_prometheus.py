@@ -19,7 +19,7 @@ from wptrace.flows.io.parts.owners import KINDS as OWNED
 from wptrace.flows.size import REQUEST as SIZES
 from wptrace.model.book import RING_FULL, STATE_FULL, Book
 from wptrace.model.distribution import Distribution
-from wptrace.model.kind import REQUESTS, Kind, Task
+from wptrace.model.kind import DEVICE, NUMBER, REQUESTS, Kind, Label, Noun, Task
 from wptrace.model.report import Snapshot
 from wptrace.model.tally import Tally
 from wptrace.outputs.metrics import Owners, Process, Source
@@ -152,6 +152,15 @@ def test_cpus_are_numbers_as_those_of_others() -> None:
     (turn, _) = TURNS["cpu"]
     found = of(Metrics([source(turn, name="cpu")]), snapshot({turn.group(3): {"total": distribution([5])}}))
     assert found[key("wptrace_cpu_duration_seconds_count", cpu="3", kind="request")] == 1
+
+
+def test_labels_of_a_definition_may_have_any_names() -> None:
+    labels = [Label(name, NUMBER) for name in ("kind", "le", "a-b", "a_b", "0x")] + [Label("disk", DEVICE)]
+    kind = Kind("object", Noun("object"), [*labels, Label("device", NUMBER)], nested=True)
+    found = of(Metrics([source(kind, name="x")]), snapshot({kind.group(*range(7)): {"total": distribution([5])}}))
+    own = {"label_kind": "0", "label_le": "1", "a_b": "2", "label_a_b": "3", "label_0x": "4"}
+    named = {"kind": "object", "device": "5", "label_device": "6", **own}
+    assert found[key("wptrace_x_duration_seconds_count", **named)] == 1
 
 
 @pytest.mark.parametrize("name", [*HOSTILE, 'a"b\\c\\n', "x" * 5000])
