@@ -23,7 +23,7 @@ BEGIN, PASS, END, DROP = "begin", "pass", "end", "drop"
 """Roles of points. A dropped object is counted under its outcome and has no stages."""
 FIRST, RESTART = "first", "restart"
 """The effect of a second begin of an object in flight: it is ignored, or the object begins again. With `repeat = ""`
-the old object is counted as replaced."""
+the end of the old object was not seen."""
 OUTER = "outer"
 """Of nested calls with the same key only the outermost counts."""
 

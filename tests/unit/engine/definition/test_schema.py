@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import jsonschema
 import pytest
 
 from tests.unit.engine.definition import schema
-from wptrace.engine.definition import keys, shipped, source
+from wptrace.engine.definition import flow, keys, shipped, source
+from wptrace.model.book import UNMATCHED_END
 
 _ROOT = Path(__file__).parents[4]
 _VALIDATOR = jsonschema.Draft202012Validator(schema.schema())
@@ -81,3 +83,11 @@ def test_examples_of_the_reference_are_definitions() -> None:
     assert len(examples) >= 2
     for text in examples:
         assert parse(text, "docs/flows.md").points
+
+
+def test_what_becomes_of_an_object_is_what_the_flow_counts() -> None:
+    page = (_ROOT / "docs" / "flows.md").read_text()
+    _, _, section = page.partition("## What happens where\n")
+    section, _, _ = section.partition("\n## ")
+    named = set(re.findall(r"`(\w+_end|restarted|replaced)`", section))
+    assert named == {cause.name for cause in (flow._UNSEEN_END, flow._RESTARTED, UNMATCHED_END)}
