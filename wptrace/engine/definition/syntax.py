@@ -253,6 +253,8 @@ class _Reader:
             text = token.text[1:-1]
             if len(text.encode("utf-8", "replace")) > MAX_STRING:
                 raise TextError(f"a text has at most {MAX_STRING} bytes", token.at)
+            if "\0" in text:
+                raise TextError("a text has no NUL", token.at)
             return text
         if token.kind == "name":
             self.take()

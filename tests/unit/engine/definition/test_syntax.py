@@ -125,6 +125,7 @@ def test_a_wrong_expression_is_refused_where_it_is_wrong(text: str, at: int, mes
         ('a in ["b", 1]', 2, "a text cannot be compared with a number"),
         ("a in []", 6, "a number, a text in quotes or the name of an enum's value is needed here, not ]"),
         ("a in [1,2,3,4,5,6,7,8,9]", 22, "there is room for 8 values"),
+        ("task.cgroup in '/\0'", 15, "a text has no NUL"),
         ('a == "b', 5, "this text is not terminated"),
         ("a == -9223372036854775809", 5, "the number does not fit 64 bits"),
     ],
