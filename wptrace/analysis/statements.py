@@ -12,7 +12,8 @@ TEXTS = (NORMALISED, FULL, OFF)
 
 # Each begins where the one before ended, and none looks back: a text is gone through once. Whatever has no end, as it
 # was cut off, ends with the text.
-_NUMBER = r"(?:0[xX][0-9a-fA-F_]+|[0-9][0-9_]*(?:\.[0-9_]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?)"
+_WHOLE = r"0(?:[xX][0-9a-fA-F_]+|[bB][01_]+|[oO][0-7_]+)"
+_NUMBER = rf"(?:{_WHOLE}|[0-9][0-9_]*(?:\.[0-9_]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?)"
 _SQL = rf"""
     (?P<blank>(?:\s+|--[^\n]*|/\*.*?(?:\*/|\Z))+)
     |(?P<literal>
@@ -29,7 +30,6 @@ _MYSQL = rf"""
     (?P<blank>(?:\s+|\#[^\n]*|--(?=\s|\Z)[^\n]*|/\*.*?(?:\*/|\Z))+)
     |(?P<literal>
         (?:[bBxXnN]|_\w+\s*)?(?:'(?:[^'\\]|\\.|'')*(?:'|\\?\Z)|"(?:[^"\\]|\\.|"")*(?:"|\\?\Z))
-        |0[bB][01]+
         |{_NUMBER}
     )
     |(?P<word>[^\W\d][\w$]*|`(?:[^`]|``)*(?:`|\Z)|@+[\w$.]+)
@@ -38,11 +38,13 @@ _MYSQL = rf"""
 SQL, MYSQL = "sql", "mysql"
 """How literals are written."""
 _TOKENS = {SQL: _SQL, MYSQL: _MYSQL}
-# Lists of any length are one: of literals, of parameters, and of rows of these.
+_ROW = r"\( ?(?:\?|\$[0-9]+)(?:, \.\.\.)? ?\)"
+# Lists of any length are one: of literals with any sign, of parameters, and of rows of these.
 _LISTS = (
-    (re.compile(r"\?(?:, ?\?)+"), "?, ..."),
-    (re.compile(r"(\$[0-9]+)(?:, ?\$[0-9]+)+"), r"\1, ..."),
-    (re.compile(r"(\((?:\?|\$[0-9]+)(?:, \.\.\.)?\))(?:, ?\((?:\?|\$[0-9]+)(?:, \.\.\.)?\))+"), r"\1, ..."),
+    (re.compile(r"(?<=\()( ?)-(?=\?)"), r"\1"),
+    (re.compile(r"\?(?: ?, ?-?\?)+"), "?, ..."),
+    (re.compile(r"(\$[0-9]+)(?: ?, ?\$[0-9]+)+"), r"\1, ..."),
+    (re.compile(rf"({_ROW})(?: ?, ?{_ROW})+"), r"\1, ..."),
 )
 _COMMENT = "/* ... */"
 # What no text of a statement has, in whatever encoding: those of ASCII but blanks, and of Unicode.
