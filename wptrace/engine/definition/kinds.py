@@ -130,7 +130,7 @@ class Names:
             spec.HEX: lambda _, value: f"{value:#x}",
             spec.SYMBOL: lambda _, value: self._symbol(value),
             spec.CGROUP: lambda _, value: self._cgroups.of(value),
-            spec.ENUM: lambda label, value: label.names.get(value & 0xFFFFFFFF, label.names.get(value, str(value))),
+            spec.ENUM: self._enumerator,
             spec.SYSCALL: lambda label, value: label.names.get(value, f"call {value}"),
             spec.DEVICE: lambda _, value: maj_min(value),
             spec.ADDRESS: lambda _, value: ".".join(map(str, struct.pack("=I", value & 0xFFFFFFFF))),
@@ -138,8 +138,14 @@ class Names:
         }
 
     @staticmethod
-    def _number(_: Label, value: int) -> Hashable:
+    def _number(_: Label, value: int) -> int:
         return value - (1 << 64) if value >> 63 else value
+
+    def _enumerator(self, label: Label, value: int) -> str:
+        number = self._number(label, value)
+        # An int below 0 may be that of an enum without a sign.
+        low = value & 0xFFFFFFFF if -(1 << 31) <= number < 0 else value
+        return label.names.get(value) or label.names.get(low, str(number))
 
     def _symbol(self, address: int) -> str:
         self._symbols.refresh()

@@ -78,6 +78,10 @@ def test_sizes_that_are_not_possible(options: Options) -> None:
         (Label("n", d.ADDRESS, 1), (0x0100007F,), "127.0.0.1"),
         (Label("n", d.ENUM, 1, {3: "three"}), (3,), "three"),
         (Label("n", d.ENUM, 1, {3: "three"}), (4,), "4"),
+        (Label("n", d.ENUM, 1, {3: "three"}), (1 << 32 | 3,), str(1 << 32 | 3)),
+        (Label("n", d.ENUM, 1, {3: "three"}), ((1 << 64) - 5,), "-5"),
+        (Label("n", d.ENUM, 1, {(1 << 64) - 5: "minus"}), ((1 << 64) - 5,), "minus"),
+        (Label("n", d.ENUM, 1, {(1 << 32) - 5: "large"}), ((1 << 64) - 5,), "large"),
         (CORE, (7,), 7),
     ],
 )
