@@ -12,7 +12,8 @@ import jsonschema
 import pytest
 
 from tests.unit.engine.definition import schema
-from wptrace.engine.definition import flow, keys, shipped, source
+from wptrace.engine.definition import definition, flow, keys, kinds, shipped, source, syntax
+from wptrace.kernel import sdt
 from wptrace.model.book import UNMATCHED_END
 
 _ROOT = Path(__file__).parents[4]
@@ -91,3 +92,24 @@ def test_what_becomes_of_an_object_is_what_the_flow_counts() -> None:
     section, _, _ = section.partition("\n## ")
     named = set(re.findall(r"`(\w+_end|restarted|replaced)`", section))
     assert named == {cause.name for cause in (flow._UNSEEN_END, flow._RESTARTED, UNMATCHED_END)}
+
+
+def test_the_limits_are_in_the_reference() -> None:
+    page = (_ROOT / "docs" / "flows.md").read_text()
+    _, _, section = page.partition("## Limits\n")
+    lists = keys.MAX_TARGETS, keys.MAX_WAYS, keys.MAX_PARTS, syntax.MAX_LITERALS
+    assert keys.MAX_TARGETS == keys.MAX_FILTERS
+    for limit in (
+        f"including the end | {definition.MAX_COLUMNS} |",
+        f"`[[point]]` | {definition.MAX_POINTS} |",
+        f"outcomes | {definition.MAX_OUTCOMES} |",
+        f"kept) | {definition.MAX_LABEL_WORDS} |",
+        f"expression | {keys.TEXT_LENGTH} |",
+        f"filter | {', '.join(map(str, lists))} |",
+        f"of it | {source.MAX_SIZE >> 10} KiB, {source.MAX_LINE} characters |",
+        f"probe | {sdt.MOST_PLACES} |",
+        f"power of two | {flow.MOST_SLOTS:,}; with Linux 5.10 {flow.SLOTS_OF_OLD_KERNELS:,} |",
+        f"`(rest)` | {flow.MOST_ROWS:,}, in {flow.MEMORY >> 20} MiB for all CPUs |",
+    ):
+        assert limit in section
+    assert f"`{kinds.REST}`" in section
