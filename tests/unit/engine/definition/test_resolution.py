@@ -363,6 +363,7 @@ def test_what_this_kernel_lacks_is_reported_in_a_sentence(point: str, at: str, m
         ("event:made/item", "words", "words is a list, which cannot be read here"),
         ("event:made/item", "comm", "this is a text, and a number is needed"),
         ("event:made/item", "dve", "the event made/item has no field dve; did you mean dev?"),
+        ("tp:made", "nothing", "tp:made has no nothing; it has struct item * it, int count, void * where"),
         ("tp:of_module", "item", "the argument types of tp:of_module are unknown here: write arg0, arg1 and so on"),
         ("tp:of_module", "arg0->x", "the type of this is unknown: write (struct NAME *) before it"),
     ],
