@@ -63,14 +63,25 @@ class _Resolver:
         self._without = without
         self._thorough = thorough
         self._labels: dict[str, tuple[LabelSpec, Label]] = {}
+        self._absent: dict[str, LabelSpec] = {}
+        """Labels that some point lacks here, whose type is that of other points."""
         self._faults: list[Fault] = []
 
     def attempt(self) -> Attempt:
-        points = tuple(self._point(spec) for whole in self._definition.points for spec in self._sites(whole))
+        points = self._all_points()
+        if any(self._is_text(name) for name in self._absent):
+            # Programs read both words of a text, wherever it is absent.
+            self._faults.clear()
+            points = self._all_points()
+        for name, spec in self._absent.items():
+            self._labels.setdefault(name, (spec, Label(name, d.NUMBER, 1)))
         labels = self._all_labels()
         self._require_due(points)
         found = Resolution(self._definition, self._kernel.name, points, labels)
         return Attempt(found, tuple(sorted(self._faults, key=lambda one: one.place)))
+
+    def _all_points(self) -> tuple[Point, ...]:
+        return tuple(self._point(spec) for whole in self._definition.points for spec in self._sites(whole))
 
     def _key(self, spec: PointSpec) -> tuple[Expression, ...]:
         return spec.keys[min(self._which, len(spec.keys) - 1)]
@@ -193,6 +204,9 @@ class _Resolver:
         except _PointError:
             if not spec.optional:
                 raise
+            if spec.type == d.AUTO:
+                self._absent[spec.name] = spec
+                return Recipe(r.CONSTANT, text=self._is_text(spec.name))
             found = Found(Recipe(r.CONSTANT, text=spec.type == d.TEXT), None)
         kind = self._label_type(spec, found)
         if kind == d.TEXT and not found.recipe.text:
@@ -207,6 +221,9 @@ class _Resolver:
             message = f"the label {spec.name} has names of another enum at another point: give one another name"
             raise _PointError(Fault(message, spec.at))
         return found.recipe
+
+    def _is_text(self, name: str) -> bool:
+        return name in self._labels and self._labels[name][1].type == d.TEXT
 
     @staticmethod
     def _label_type(spec: LabelSpec, found: Found) -> str:

@@ -203,6 +203,18 @@ def test_an_optional_label_is_0_where_it_is_not() -> None:
     assert _first(f"labels = [{label}]")[0].labels == (Recipe("constant"),)
 
 
+@pytest.mark.parametrize("absent", [0, 1])
+def test_an_optional_label_has_the_type_that_it_has_elsewhere(absent: int) -> None:
+    """Its words are those of a text, as the programs read all of them."""
+    values = ["item->dev->name", "item->dev->name"]
+    values[absent] = "item->none"
+    labels = [f'labels = [{{ name = "n", value = "{value}", optional = true }}]\n' for value in values]
+    found = _attempt(f'at = "tp:made"\nkey = "item"\n{labels[0]}', end=f"{_END}{labels[1]}")
+    assert not found.faults
+    assert [(label.type, label.words) for label in found.resolution.labels] == [("text", 2)]
+    assert found.resolution.points[absent].attachments[0].labels == (Recipe("constant", text=True),)
+
+
 def test_a_label_has_one_type() -> None:
     end = _END + 'labels = [{ name = "n", value = "ret" }]\n'
     found = _attempt('at = "tp:made"\nkey = "item"\nlabels = [{ name = "n", value = "task.comm" }]', end=end)
