@@ -111,7 +111,7 @@ def test_nothing_is_said_of_stages_in_which_nobody_slept() -> None:
 def test_samples_of_work_without_a_time_have_no_share() -> None:
     """A capture may have any figures."""
     rows = {WRITE: cell(10, fs=MS), WORK.group("sda", "write", "fs", "copying"): {"total": distribution([0])}}
-    (made,) = waits.of(case(rows).report)[WRITE.values]
+    (made,) = waits.of(case(rows, kinds=(OPERATION, WORK)).report)[WRITE.values]
     assert made.work == (("copying", 0.0),)
 
 
