@@ -173,7 +173,7 @@ def _block(options: argparse.Namespace, events: common.EventOptions) -> BlockFlo
     unknown += [name for name in _PATH_SWITCHES if getattr(options, name)]
     if unknown:
         name = unknown[0].replace("_", "-")
-        which = "path" if unknown[0] in _NEED_OPERATIONS else "path or request"
+        which = "path" if unknown[0] in dict(_for_operations(options)) else "path or request"
         raise UsageError(f"--{name} needs --level {which}: the block layer alone does not show it")
     wanted = filters.parse(vars(options), BlockFlow.filters)
     if wanted and options.times == "kernel":
@@ -192,11 +192,22 @@ def _block(options: argparse.Namespace, events: common.EventOptions) -> BlockFlo
     )
 
 
+def _for_operations(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """Generate the given options that requests alone cannot answer, each with the reason."""
+    from wptrace.engine.filters.operation import OF_OPERATIONS
+
+    for name, what in _NEED_OPERATIONS.items():
+        if getattr(options, name):
+            yield name, f"only an operation says {what}"
+    if options.op in OF_OPERATIONS:
+        yield "op", f"only an operation is a {options.op}"
+
+
 def _why_requests(options: argparse.Namespace, flow: PathFlow) -> str:
     """Why to follow requests alone where nobody asked for a level; empty where there is no need to, or no way."""
     from wptrace.flows.io import calls
 
-    if options.level or flow.is_remote or any(getattr(options, name) for name in _NEED_OPERATIONS):
+    if options.level or flow.is_remote or any(_for_operations(options)):
         return ""
     # The start reports what the kernel does not permit.
     with suppress(WptraceError):
@@ -250,9 +261,9 @@ def _path(options: argparse.Namespace, events: common.EventOptions, by: str, why
     if options.children and options.pid is None:
         raise UsageError("--children needs --pid: it adds the children of that process")
     if options.level == "request":
-        for name, what in _NEED_OPERATIONS.items():
-            if getattr(options, name):
-                raise UsageError(f"--{name} needs --level path: only an operation says {what}")
+        for name, why in _for_operations(options):
+            value = f" {options.op}" if name == "op" else ""
+            raise UsageError(f"--{name}{value} needs --level path: {why}")
     wanted = Options(
         devices=tuple(options.dev),
         filter=filters.parse(vars(options), FILTERS),

@@ -111,6 +111,8 @@ BAD = [
     (["io", "--level", "request", "--file", "/"], "--file needs --level path: only an operation says"),
     (["io", "--level", "request", "--dir", "/"], "--dir needs --level path: only an operation says"),
     (["io", "--level", "request", "--segments", "--each"], "--segments needs --level path: only an operation"),
+    (["io", "--level", "request", "--op", "sync"], "--op sync needs --level path: only an operation is a sync"),
+    (["io", "--level", "block", "--op", "swapin"], "--op needs --level path: the block layer alone does not show it"),
     (["io", "--level", "request", "--times", "own"], "--times needs --level block: the whole path"),
     (["io", "--level", "request", "--children"], "--children needs --pid"),
     (["io", "--level", "block", "--waits", "1ms"], "--waits needs --level path"),
@@ -377,7 +379,7 @@ def test_the_level_where_every_system_call_pays(
     assert "about 30.0% of the busy time" in calls.Price(3e5, 0.3).words
 
 
-@pytest.mark.parametrize("words", [["--file", "FILE"], ["--segments", "--each"]], ids=name)
+@pytest.mark.parametrize("words", [["--file", "FILE"], ["--segments", "--each"], ["--op", "sync"]], ids=name)
 def test_what_needs_operations_has_them_whatever_they_cost(
     words: list[str], handed: Callable[..., Handed], monkeypatch: pytest.MonkeyPatch
 ) -> None:

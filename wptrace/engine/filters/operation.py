@@ -11,6 +11,8 @@ from wptrace.model.units import parse_bytes
 
 _SWITCH = "filter_operation"
 _MOST_BYTES = (1 << 64) - 1
+OF_OPERATIONS = ("sync", "pagefault", "swapin")
+"""What no request is: only an operation."""
 
 
 # The least and the most bytes; None for no limit.
@@ -53,7 +55,7 @@ OP = Predicate(
     str,
     _set_ops,
     _SWITCH,
-    choices=("read", "write", "sync", "pagefault", "swapin"),
+    choices=("read", "write", *OF_OPERATIONS),
 )
 SIZE = Predicate(
     "size",
