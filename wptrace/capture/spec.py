@@ -49,6 +49,10 @@ Json = Any
 Cells = Mapping[Group, Mapping[str, Distribution]]
 
 
+# Filters that are shown with their units.
+_BOUNDS = {"min_bytes", "max_bytes", "min_ns", "waits_ns"}
+
+
 def integer(value: Any, most: int = _WORD, least: int = 0) -> int:
     if type(value) is not int or not least <= value < most:
         raise ValueError("the number is out of range")
@@ -518,6 +522,8 @@ def start(found: Json, known: Known, file: str) -> Start:
     filters = mapping(has["filters"])
     if not all(map(_is_filter, filters.values())) or not _are_texts(filters.get("dev", [])):
         raise ValueError("the kind of a filter is unknown")
+    for bound in filters.keys() & _BOUNDS:
+        integer(filters[bound])
     return Start(
         name(has["flow"]),
         name(has["level"]),

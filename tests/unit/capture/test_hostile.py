@@ -186,6 +186,13 @@ def test_each_field_of_the_start_is_looked_at(frames: Frames, name: str, tmp_pat
             Capture(made(tmp_path / "file", spoilt(frames, Kind.START, **{name: strange})))
 
 
+@pytest.mark.parametrize("strange", ["5ms", [1], True, -1, 1 << 70])
+@pytest.mark.parametrize("bound", ["min_bytes", "max_bytes", "min_ns", "waits_ns"])
+def test_a_bound_of_a_filter_is_a_number(frames: Frames, bound: str, strange: object, tmp_path: Path) -> None:
+    with pytest.raises(WptraceError, match="makes no sense"):
+        Capture(made(tmp_path / "file", spoilt(frames, Kind.START, filters={bound: strange})))
+
+
 def test_names_of_filters_do_not_reach_the_terminal(
     frames: Frames, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,6 +17,12 @@ from wptrace.model.report import Event, Overhead, Start
 _BLOCKS = " ▏▎▍▌▋▊▉█"
 # ASCII, as not every stream can write the ellipsis.
 _CUT = "..."
+# Filters whose names are for programs, in words.
+_BOUNDS = {
+    "min_bytes": ("at least", units.size),
+    "max_bytes": ("at most", units.size),
+    "min_ns": ("at least", units.duration),
+}
 NOTE = "note: "
 
 
@@ -125,17 +131,27 @@ def chosen(start: Start) -> str:
     if "dev" in start.filters:
         where = f" on {', '.join(map(printable, start.filters['dev'])) or 'all disks'}"
     # A capture may name others than those that are known here.
-    apart = ("dev", "by", "neighbours", "children", "images", "segments", "kicks", "statement_text", "unit")
+    apart = ("dev", "by", "neighbours", "children", "images", "segments", "kicks", "statement_text", "unit", "waits_ns")
     filters = {name: value for name, value in start.filters.items() if name not in apart}
     if start.filters.get("command"):
         filters["pid"] = f"{filters.get('pid')} ({shlex.join(filters.pop('command'))}) and what it starts"
     elif start.filters.get("children"):
         filters["pid"] = f"{filters.get('pid')} and its children"
-    only = ", ".join(printable(f"{name} {value}") for name, value in filters.items())
+    only = ", ".join(printable(_filter(name, value)) for name, value in filters.items())
     where += f", only {only}" if only else ""
     where += f", by {start.filters['by']}" if "by" in start.filters else ""
     where += f" {printable(str(start.filters['unit']))}" if "unit" in start.filters else ""
-    return where + "".join(f", with {name}" for name in ("neighbours", "segments", "kicks") if start.filters.get(name))
+    where += "".join(f", with {name}" for name in ("neighbours", "segments", "kicks") if start.filters.get(name))
+    if "waits_ns" in start.filters:
+        where += f", with waits of {units.duration(start.filters['waits_ns'])} and more"
+    return where
+
+
+def _filter(name: str, value: Any) -> str:
+    if name not in _BOUNDS:
+        return f"{name} {value}"
+    words, shown = _BOUNDS[name]
+    return f"{words} {shown(value)}"
 
 
 def introduction(start: Start) -> Iterator[str]:

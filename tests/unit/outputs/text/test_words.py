@@ -153,9 +153,13 @@ def test_introduction_says_what_is_traced_and_what_to_know() -> None:
 
 
 def test_introduction_names_the_filters() -> None:
-    filtered = start(dev=["sda"])._replace(filters={"dev": ["sda"], "comm": "e\x1bvil", "min_bytes": 4096})
+    filtered = start(dev=["sda"])._replace(
+        filters={"dev": ["sda"], "comm": "e\x1bvil", "min_bytes": 4096, "max_bytes": 65536}
+    )
     (line,) = text.introduction(filtered)
-    assert line.endswith("on sda, only comm e\\x1bvil, min_bytes 4096, Linux 6.12.9. Ctrl-C ends.")
+    assert line.endswith("on sda, only comm e\\x1bvil, at least 4 KiB, at most 64 KiB, Linux 6.12.9. Ctrl-C ends.")
+    (line,) = text.introduction(start()._replace(filters={"op": "read", "waits_ns": 100_000}))
+    assert ", only op read, with waits of 100 us and more, Linux" in line
 
 
 def test_a_request_is_a_line_and_its_stages_one_bar() -> None:
