@@ -50,6 +50,10 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(formatter_class=Help, **options)
 
+    @property
+    def long_options(self) -> list[str]:
+        return [name for name in self._option_string_actions if name.startswith("--")]
+
     def error(self, message: str) -> NoReturn:
         command = self.prog.partition(" ")[2]
         raise UsageError(f"{command}: {message}" if command else message, hint=f"{self.prog} --help")
@@ -88,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, unknown = parser([asked] if asked in known else known, [asked]).parse_known_args(words)
     unknown = _placed(options, unknown)
     if unknown:
-        Parser(prog=f"wptrace {options.command}").error(f"unrecognized arguments: {' '.join(unknown)}")
+        _refuse(options.command, unknown)
     if workload is not None:
         if "workload" not in options:
             raise UsageError(f"wptrace {options.command} runs no command: what stands after -- is for wptrace io")
@@ -119,6 +123,26 @@ def _placed(options: argparse.Namespace, words: list[str]) -> list[str]:
         if left and not left[0].startswith("-") and getattr(options, name, "") is None:
             setattr(options, name, left.pop(0))
     return left
+
+
+def _refuse(command: str, unknown: Sequence[str]) -> NoReturn:
+    """Name the unknown options, without the words that follow them, or else the words that are too many."""
+    with_its_options = Parser(prog=f"wptrace {command}")
+    importlib.import_module(f"wptrace.cli.{command}").add_arguments(with_its_options)
+    options = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+    meant = _meant(options[0], with_its_options.long_options) if options else ""
+    with_its_options.error(f"unrecognized arguments: {' '.join(options or unknown)}{meant}")
+
+
+def _meant(option: str, known: Sequence[str]) -> str:
+    """A suggestion to append to a message; empty if no option is similar. Two dashes are no similarity."""
+    from difflib import get_close_matches  # Imported late: most starts do not need it.
+
+    names = [name[2:] for name in known]
+    wanted = option.lstrip("-")[:64]
+    # argparse takes the beginning of a name for the whole, and --device means --dev.
+    near = [name for name in names if wanted.startswith(name)] or get_close_matches(wanted, names, 1, 0.7)
+    return f"; did you mean --{near[0]}?" if near else ""
 
 
 def _log(verbosity: int) -> None:
