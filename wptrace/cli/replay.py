@@ -212,6 +212,8 @@ def _selection(options: argparse.Namespace, head: Head) -> Selection:
 
 def _require(options: argparse.Namespace, head: Head) -> None:
     """Refuse options for what the capture does not have."""
+    from wptrace.tools import owned
+
     filters = head.start.filters
     if head.view not in _VIEWS:
         raise WptraceError(f"the capture is of a kind of trace that this version does not know: {head.view}")
@@ -220,9 +222,12 @@ def _require(options: argparse.Namespace, head: Head) -> None:
         and (head.of_events or filters.get("by") != options.by)
         and not (_by(options, head) or _neighbours(options, head))
     ):
-        has = f"its rows are by {filters['by']}" if "by" in filters else "it was made without --by"
+        has = f"its rows are by {filters['by']}" if "by" in filters else "the capture was made without --by"
         has = "the records of the recorder do not have it" if head.of_events else has
-        raise UsageError(f"--by {options.by} cannot be answered: {has}")
+        others = ", ".join(owned.answered(head))
+        raise UsageError(
+            f"--by {options.by} cannot be answered: {has}", f"its events answer {others}" if others else None
+        )
     if options.folded and head.view != "stacks":
         raise UsageError("--folded needs a capture of wptrace stacks")
     if options.exact and head.view != "sizes":

@@ -33,6 +33,11 @@ def answers(head: Head, by: str) -> bool:
     return head.start.flow == "io" and head.start.level in OWNED and head.each and is_known
 
 
+def answered(head: Head) -> list[str]:
+    """The owners that `answers` is true of."""
+    return [by for by in (*_BY, *TEXTS) if answers(head, by)]
+
+
 def answering(found: Sequence[Kind], selection: Selection) -> dict[Kind, Kind]:
     """The kinds of rows by owner that answer a selection in the place of those without owners."""
     by_name = {kind.name: kind for kind in found}

@@ -169,7 +169,7 @@ def test_events_of_a_time_in_which_no_interval_ends(file: Path, capsys: pytest.C
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--by=call"], "--by call cannot be answered: it was made without --by"),
+        (["--by=call"], "--by call cannot be answered: the capture was made without --by"),
         (["--neighbours"], "--neighbours cannot be answered: the capture was made without --neighbours"),
         (["--folded=time"], "--folded needs a capture of wptrace stacks"),
         (["--folded=time", "--json"], "--folded shows a line for each stack, and not --json: choose one"),
@@ -193,6 +193,12 @@ def test_events_of_a_time_in_which_no_interval_ends(file: Path, capsys: pytest.C
 def test_what_a_capture_cannot_answer(options: list[str], sentence: str, file: Path) -> None:
     with pytest.raises(UsageError, match=sentence):
         main(["replay", str(file), *options])
+
+
+def test_other_owners_are_named() -> None:
+    with pytest.raises(UsageError, match="--by call cannot be answered: the capture was made without --by") as caught:
+        main(["replay", str(Path(__file__).parents[3] / "docs" / "captures" / "old-kernel.wpt"), "--by=call"])
+    assert caught.value.hint == "its events answer process, thread, comm, cgroup, file, dir, device"
 
 
 def test_several_operations_are_asked_for(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
