@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wptrace.errors import UsageError
-from wptrace.model.units import parse_bytes, parse_duration
+from wptrace.model.units import duration, parse_bytes, parse_duration
 
 if TYPE_CHECKING:
     from wptrace.engine.dumps import DumpOptions
@@ -42,7 +42,10 @@ def size(options: argparse.Namespace) -> RecorderSize | None:
     count = parse_bytes(text)
     found = RecorderSize.of_time(parse_duration(text)) if count is None else RecorderSize(LONGEST_NS, count)
     if not RECORDER_SMALLEST <= found.bytes <= RECORDER_LARGEST:
-        raise UsageError(f"--recorder takes a time such as 30s or a size between 1M and 4G, not {text!r}")
+        raise UsageError(
+            f"--recorder takes a time between {duration(RecorderSize(0, RECORDER_SMALLEST).time_ns)} and"
+            f" {duration(RecorderSize(0, RECORDER_LARGEST).time_ns)}, or a size between 1M and 4G, not {text!r}"
+        )
     return found
 
 

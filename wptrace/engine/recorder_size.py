@@ -19,3 +19,8 @@ class RecorderSize(NamedTuple):
     @classmethod
     def of_time(cls, window_ns: int) -> RecorderSize:
         return cls(window_ns, window_ns * RECORDER_RATE * RECORD_BYTES // 1_000_000_000)
+
+    @property
+    def time_ns(self) -> int:
+        """The time that it has room for at that rate."""
+        return self.bytes * 1_000_000_000 // (RECORDER_RATE * RECORD_BYTES)

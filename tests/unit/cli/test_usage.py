@@ -119,6 +119,11 @@ BAD = [
     (["io", "--level", "request", "--times", "own"], "--times needs --level block: the whole path"),
     (["io", "--level", "request", "--children"], "--children needs --pid"),
     (["io", "--level", "block", "--waits", "1ms"], "--waits needs --level path"),
+    (
+        ["io", "--recorder", "1h"],
+        "--recorder takes a time between 504 ms and 34.4 min, or a size between 1M and 4G, not '1h'",
+    ),
+    (["io", "--recorder", "2065s"], "--recorder takes a time between 504 ms and 34.4 min"),
     (["io", "--waits", "5"], "the duration '5' has no unit"),
     (["io", "--level", "block", "--comm", "fio"], "--comm needs --level path"),
     (["io", "--level", "block", "--cgroup", "/"], "--cgroup needs --level path"),
