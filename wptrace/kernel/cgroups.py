@@ -28,6 +28,16 @@ class Cgroup(NamedTuple):
     """0 is the root; None in a cgroup namespace, which hides how many levels are above it."""
     controller: str | None
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether it was removed. One with its path may be there by now, as after a restart of a service."""
+        try:
+            return Path(self.path).stat().st_ino != self.id
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+
 
 def resolve(text: str, proc: Path = PROC) -> Cgroup:
     """The cgroup of a path below a mount of cgroups, below the root of v2, or of CONTROLLER:PATH (v1)."""

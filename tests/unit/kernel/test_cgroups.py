@@ -130,3 +130,19 @@ def test_without_hierarchies_there_is_no_cgroup(proc: Procfs, tmp_path: Path) ->
     proc.mount(DISK, "8:1", "/", "ext4", "/dev/sda1", "rw")
     with pytest.raises(UsageError, match="there is no cgroup x: no hierarchy of cgroups is mounted"):
         found(proc, DISK, "x")
+
+
+def test_a_removed_cgroup_is_gone_even_if_another_has_its_path(proc: Procfs, tree: Path) -> None:
+    path = tree / "unified" / "system.slice" / "a:b"
+    one = found(proc, UNIFIED, str(path))
+    assert not one.is_gone
+    # Its inode stays in use, so that the other one has a number of its own.
+    path.rename(tree / "away")
+    assert one.is_gone
+    path.mkdir()
+    assert one.is_gone
+
+
+def test_a_cgroup_that_cannot_be_looked_at_is_not_gone(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert not Cgroup(str(tmp_path / "file" / "x"), 1, None, None).is_gone

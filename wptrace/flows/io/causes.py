@@ -47,6 +47,7 @@ STATEMENT_ORIGIN = Cause(
 )
 MANY_BIOS = Cause("many_bios", "a request was made of more bios than are looked at: the ends of some are missing")
 EXITED = Cause("exited", "the process of --pid has ended: what another one with its number does is not counted")
+REMOVED = Cause("removed", "the cgroup of --cgroup is gone: what is in another one with its path is not counted")
 NEIGHBOUR_UNKNOWN = Cause(
     "neighbour_unknown", "of an exact overlap: a request has no times of its own in the records, so it is not in it"
 )
@@ -85,7 +86,7 @@ COUNTED = (*_LOST, *NOTED)
 CAUSES = {
     cause.name: cause
     for cause in (
-        *(*COUNTED, UNWATCHED, STALE, UNSEEN, MISTAKEN_STACK, RECURSION, SHED, FOREIGN, INCONSISTENT, EXITED),
+        *(*COUNTED, UNWATCHED, STALE, UNSEEN, MISTAKEN_STACK, RECURSION, SHED, FOREIGN, INCONSISTENT, EXITED, REMOVED),
         *(OVERWRITTEN, TORN, EARLIER, UNNAMED),
     )
 }

@@ -6,6 +6,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -13,20 +14,23 @@ from tests.unit.docs.pages import ROOT
 from tests.unit.kernel.test_elf_functions import ADDRESS, elf
 from wptrace.bpf import trial
 from wptrace.bpf.lib import Libbpf
-from wptrace.bpf.object import open_object
+from wptrace.bpf.object import BpfObject, open_object
 from wptrace.engine import devices
 from wptrace.engine.definition.unit import Unit
 from wptrace.engine.filters import Filter
 from wptrace.engine.recorder import Recorder
 from wptrace.engine.recorder_size import RecorderSize
 from wptrace.errors import UsageError
+from wptrace.flows.io.causes import REMOVED
 from wptrace.flows.io.hooks import OPERATIONS, SWITCH, THROTTLE
 from wptrace.flows.io.options import BY, Options
+from wptrace.flows.io.parts.tasks import InCgroup
 from wptrace.flows.io.path import PathFlow, RequestFlow
 from wptrace.flows.stacks import Options as StacksOptions
 from wptrace.flows.stacks import StacksFlow
 from wptrace.kernel import blockdev, memory
 from wptrace.kernel.blockdev import EVERYTHING, Extent, kernel_dev
+from wptrace.kernel.cgroups import Cgroup
 
 DISK = Extent("sda", "sda", kernel_dev(8, 0), 0, EVERYTHING)
 ON = {
@@ -245,3 +249,17 @@ def test_what_does_not_fit_is_one_sentence(sixty: None, wanted: Options) -> None
     flow = PathFlow(wanted)
     with open_object("io_path_plain") as obj, pytest.raises(UsageError, match=r"1\.3. GiB .* permits (1|256) MiB$"):
         flow._prepare(obj)
+
+
+def test_a_trace_says_that_its_cgroup_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "service"
+    path.mkdir()
+    wanted = Filter(cgroup=Cgroup(str(path), path.stat().st_ino, None, None))
+    for flow in (PathFlow(Options(filter=wanted)), RequestFlow(Options(filter=wanted))):
+        (part,) = [part for part in flow._parts if isinstance(part, InCgroup)]
+        assert part.noted(cast(BpfObject, None)) == {REMOVED: 0}
+        path.rename(tmp_path / "away")
+        assert part.noted(cast(BpfObject, None)) == {REMOVED: 1}
+        part.retarget(cast(BpfObject, None), Filter())
+        assert part.noted(cast(BpfObject, None)) == {}
+        (tmp_path / "away").rename(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from wptrace.engine.filters.cgroup import IN_CGROUP
 from wptrace.engine.filters.task import PID
 from wptrace.errors import UsageError
 from wptrace.flows.io.kinds import KINDS, REQUEST_KINDS
@@ -33,6 +34,10 @@ def chosen(options: Options, of: Devices, counts: Counts, operations: bool = Tru
         from wptrace.flows.io.parts.tasks import Process
 
         found.append(Process(pid, options.children, options.command, watched=options.guest is None))
+    if options.filter.get(IN_CGROUP.name):
+        from wptrace.flows.io.parts.tasks import InCgroup
+
+        found.append(InCgroup(options.filter[IN_CGROUP.name]))
     if options.interference:
         from wptrace.flows.io.parts.interference import Interference
 

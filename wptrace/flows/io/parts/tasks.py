@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--pid`, `--children`: the wanted process and its children; and the cgroups of tasks that exit."""
+"""`--pid`, `--children`, `--cgroup`: the wanted process, its children, its cgroup; and cgroups of tasks that exit."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Any
 from wptrace.bpf.object import BpfObject
 from wptrace.engine import gone_cgroups
 from wptrace.engine.filters import Filter
+from wptrace.engine.filters.cgroup import IN_CGROUP
 from wptrace.engine.filters.task import PID
-from wptrace.flows.io.causes import EXITED
+from wptrace.flows.io.causes import EXITED, REMOVED
 from wptrace.flows.io.hooks import CHILDREN
 from wptrace.flows.io.parts.part import Part, Tracing
 from wptrace.kernel import tasks
 from wptrace.kernel.cgroup_names import CgroupNames
+from wptrace.kernel.cgroups import Cgroup
 from wptrace.model.book import Cause
 
 # The maximum of descendants at a time.
@@ -70,6 +72,20 @@ class Process(Part):
         if self._watched is not None:
             self._watched.close()
         self._watched = None
+
+
+class InCgroup(Part):
+    """The wanted cgroup, which may be removed."""
+
+    def __init__(self, wanted: Cgroup) -> None:
+        super().__init__()
+        self._wanted: Cgroup | None = wanted
+
+    def noted(self, obj: BpfObject) -> dict[Cause, int]:
+        return {} if self._wanted is None else {REMOVED: int(self._wanted.is_gone)}
+
+    def retarget(self, obj: BpfObject, wanted: Filter) -> None:
+        self._wanted = wanted.get(IN_CGROUP.name)
 
 
 class Cgroups(Part):
