@@ -72,7 +72,7 @@ def test_the_agent_takes_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[
     file = tmp_path / "agent.toml"
     file.write_text(manifest()["ConfigMap"]["data"]["agent.toml"])
     assert main(["agent", "--check", "-c", str(file)]) == 0
-    assert "right; it traces io" in capsys.readouterr().out
+    assert "is valid and traces io" in capsys.readouterr().out
 
 
 def test_what_is_mounted_is_read_only_but_for_the_state() -> None:

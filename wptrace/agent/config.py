@@ -176,26 +176,31 @@ AGENT = Table(
     "The agent itself.",
     (
         Key("budget", "do less before tracing costs more than this share of busy CPU time", "1%", share),
-        Key("folder", "where dumps of recorders go", STATE, _folder),
-        Key("keep", "all dumps together have so much room there; the oldest make place", "2G", _keep),
-        Key("daily", "so much is dumped in 24 hours at most, but for what somebody asks for", "1G", _keep),
+        Key("folder", "the directory for dumps of recorders", STATE, _folder),
+        Key("keep", "the most room for all dumps; the oldest are removed", "2G", _keep),
+        Key("daily", "the most that is dumped in 24 hours, apart from dumps on request", "1G", _keep),
     ),
 )
 _SERIES = (
-    Key("stages", 'stages as "sum" and count, or each as a "histogram", which are many more series', "sum", _stages),
+    Key(
+        "stages",
+        'each stage as "sum" and count, or as "histogram", with many more series',
+        "sum",
+        _stages,
+    ),
     Key(
         "owners",
-        'series by "unit" of systemd, "namespace", "pod" or "container", of what has by = "cgroup"',
+        'series by systemd "unit", "namespace", "pod" or "container", for flows with by = "cgroup"',
         "",
         _owners,
     ),
-    Key("top", "so many of them have series of their own, all others are one", 20, _to_a_thousand),
+    Key("top", "how many owners have series of their own; all others share one", 20, _to_a_thousand),
 )
 PROMETHEUS = Table(
     "prometheus",
     "An address that Prometheus scrapes.",
     (
-        Key("listen", "where: an address of this machine and a port", "127.0.0.1:9435", address),
+        Key("listen", "the address and port to listen on", "127.0.0.1:9435", address),
         *_SERIES,
     ),
     optional=True,
@@ -206,46 +211,46 @@ OTLP = Table(
     (
         Key(
             "endpoint",
-            "where, by HTTP; the default is OTEL_EXPORTER_OTLP_ENDPOINT, or this",
+            "the URL to send to; the default is OTEL_EXPORTER_OTLP_ENDPOINT, or this",
             "",
             lambda text: collector.endpoint(text) if text else None,
             example=collector.DEFAULT,
         ),
-        Key("interval", "metrics are sent so often", "1m", _to_an_hour),
-        Key("queue", "so much waits while the collector takes nothing; the oldest makes place", "8M", _keep),
+        Key("interval", "how often metrics are sent", "1m", _to_an_hour),
+        Key("queue", "the most that waits while the collector takes nothing; the oldest is dropped", "8M", _keep),
         *_SERIES,
     ),
     optional=True,
 )
 HISTORY = Table(
     "history",
-    "Figures of each interval, kept in captures: wptrace replay shows a folder of them.",
+    "Figures of each interval, kept in captures: wptrace replay shows a directory of them.",
     (
-        Key("dir", "where: each flow has a folder in it", f"{STATE}/history", _folder),
-        Key("keep", "all of them together have so much room; the oldest make place", "1G", _keep),
-        Key("interval", "how long one is", "10s", _to_an_hour),
+        Key("dir", "the directory, with one in it for each flow", f"{STATE}/history", _folder),
+        Key("keep", "the most room for all of them; the oldest are removed", "1G", _keep),
+        Key("interval", "the length of an interval", "10s", _to_an_hour),
     ),
     optional=True,
 )
 TABLES = (AGENT, PROMETHEUS, OTLP, HISTORY)
 TRIGGER = Table(
     "trigger.slow",
-    "What makes it write down what happened, by a name of yours; there may be several.",
+    "When a condition holds: log the verdict, write dumps, run a command. The name is yours; there may be several.",
     (
-        Key("when", "what has to hold, in windows of 1 s", "io.read.total.p99 > 50ms for 30s", str, needed=True),
-        Key("cooldown", "after it has fired it rests for so long", "10m", seconds),
-        Key("daily", "it fires so often in 24 hours at most", 10, _to_a_thousand),
-        Key("after", "dumps are written so much later, with what follows", "5s", seconds),
+        Key("when", "the condition, checked each second", "io.read.total.p99 > 50ms for 30s", str, needed=True),
+        Key("cooldown", "the pause after it has fired", "10m", seconds),
+        Key("daily", "how often it fires in 24 hours at most", 10, _to_a_thousand),
+        Key("after", "how long it waits before it writes dumps, so that they have what follows", "5s", seconds),
         Key("command", "a program and its arguments, run afterwards with the names of the dumps", [], _words),
     ),
     optional=True,
 )
 ON_TRIGGER = Table(
     "on_trigger.io",
-    "What a trigger loads for a while: a table for each command, with its options as in [always.COMMAND].",
+    "More to trace for a while after a trigger: a table for each command, with its options as in [always.COMMAND].",
     (
-        Key("for", "how long it traces, once it is loaded", "60s", _to_an_hour),
-        Key("triggers", "triggers that load it; all of them without names", [], _names),
+        Key("for", "how long it traces", "60s", _to_an_hour),
+        Key("triggers", "the triggers that start it; empty for all of them", [], _names),
     ),
     optional=True,
 )
@@ -254,8 +259,8 @@ _ON_TRIGGER = "on_trigger"
 _ALWAYS = "always"
 _DEFAULT_FLOWS: Mapping[str, Settings] = {"io": {"level": "block"}}
 _ABOUT_ALWAYS = (
-    "What is always traced: a table for each command (io, size, irqoff, cpu, flow) with its options",
-    "by their names, as in wptrace io --help. Repeatable ones take lists; a switch is true.",
+    "Traced all the time: a table for each command (io, size, irqoff, cpu, flow), with its options",
+    "by name, as in wptrace io --help. A repeatable option takes a list, an option without a value true.",
 )
 
 

@@ -106,7 +106,7 @@ def _check(path: Path) -> int:
         return error.exit_code
     require_folders(found)
     more = f"; on a trigger {', '.join(one.command for one in found.on_trigger)}" if found.on_trigger else ""
-    print(printable(f"{path}: right; it traces {', '.join(flow.name for flow in found.flows)}{more}"))
+    print(printable(f"{path} is valid and traces {', '.join(flow.name for flow in found.flows)}{more}"))
     return 0
 
 

@@ -92,7 +92,7 @@ def test_optional_tables_are_printed_as_comments_that_can_be_used() -> None:
         (f"[always.io]\ndev = [{'1,' * 250}1,\n1,1,1,1,1,1]", "line 2, column 7: dev has 257 values; the maximum"),
         ("trigger = 1", "line 1, column 11: trigger must be a table of tables: [trigger.slow]"),
         ("[trigger]\nx = 1", "line 2, column 5: trigger.x must be a table: [trigger.x]"),
-        ("[trigger.x]\n", "line 1, column 1: [trigger.x] lacks when: what has to hold, in windows of 1 s"),
+        ("[trigger.x]\n", "line 1, column 1: [trigger.x] lacks when: the condition, checked each second"),
         ("[trigger.hand]\n", "line 1, column 1: hand is what a dump by SIGUSR2 is called: name the trigger otherwise"),
         ("[trigger.x]\nwhen = 'io.total.p99 > 5'", "line 2, column 9: the duration '5' has no unit"),
         (f"{SLOW}daily = 0", "line 3, column 9: daily must be a number from 1 to 1,000"),

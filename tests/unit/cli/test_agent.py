@@ -31,7 +31,7 @@ def test_the_printed_defaults_are_a_right_file(tmp_path: Path) -> None:
     file = tmp_path / "agent.toml"
     file.write_text(printed.stdout)
     found = run(WPTRACE, "agent", "--check", "-c", str(file))
-    assert (found.returncode, found.stdout, found.stderr) == (0, f"{file}: right; it traces io\n", "")
+    assert (found.returncode, found.stdout, found.stderr) == (0, f"{file} is valid and traces io\n", "")
 
 
 def test_a_check_says_all_that_is_wrong(file: Path) -> None:
