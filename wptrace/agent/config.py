@@ -261,6 +261,7 @@ _DEFAULT_FLOWS: Mapping[str, Settings] = {"io": {"level": "block"}}
 _ABOUT_ALWAYS = (
     "Traced all the time: a table for each command (io, size, irqoff, cpu, flow), with its options",
     "by name, as in wptrace io --help. A repeatable option takes a list, an option without a value true.",
+    'With recorder = "30s", a trigger dumps every request of the last 30 seconds.',
 )
 
 
