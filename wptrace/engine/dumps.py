@@ -52,6 +52,10 @@ class Dumps:
         self._trace, self._recorder, self._options, self._say = trace, recorder, options, options.say
         self._done_ns = 0
         """The time up to which slow events are in a dump or were left out."""
+        self._awaited_ns = 0
+        """The time of the slow event whose dump is due; 0 if there is none."""
+        self._told: float | None = None
+        """The first of the dumps of an hour of which it was said that they are all."""
         self._made: deque[float] = deque(maxlen=options.hourly)
         self._pages = Children(options.say)
         self._look = time.monotonic() + _LOOKED_S if options.on_slow else math.inf
@@ -71,11 +75,17 @@ class Dumps:
 
     def _dump_slow(self, now: float) -> None:
         seen = self._recorder.slow_seen_ns
-        if seen <= self._done_ns or time.monotonic_ns() < seen + _BEHIND_NS:
+        # The first one counts: while a disk is slow, each is followed by the next within a second.
+        if not self._awaited_ns and seen > self._done_ns:
+            self._awaited_ns = seen
+        if not self._awaited_ns or time.monotonic_ns() < self._awaited_ns + _BEHIND_NS:
             return
-        self._done_ns = seen
+        self._awaited_ns, self._done_ns = 0, seen
         if len(self._made) == self._options.hourly and now - self._made[0] < _HOUR_S:
-            self._say(f"something was slow, and the recorder was written {self._options.hourly} times in the last hour")
+            if self._told != self._made[0]:
+                times = f"{self._options.hourly} times in the last hour"
+                self._say(f"something was slow, and the recorder was written {times}: no more for now")
+            self._told = self._made[0]
             return
         self._made.append(now)
         self.dump()

@@ -118,7 +118,7 @@ def test_something_slow_is_written_a_second_later_and_so_often_an_hour(
     assert files(tmp_path, ".wpt") == []
     for count, expected in ((1, 1), (2, 2), (3, 2)):
         recorder.slow_seen_ns = time.monotonic_ns() - 2 * SECOND
-        one._done_ns = 0
+        one._awaited_ns = one._done_ns = 0
         one.turn(1e9 + count)
         # Nothing was slow since the last dump.
         one.turn(1e9 + count + 0.5)
@@ -127,6 +127,23 @@ def test_something_slow_is_written_a_second_later_and_so_often_an_hour(
     one._done_ns = 0
     one.turn(1e9 + 3700)
     assert len(files(tmp_path, ".wpt")) == 3
+
+
+def test_a_dump_does_not_wait_until_nothing_is_slow_any_more(
+    make: Make, recorder: Recorder, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each slow event used to put the dump off for a second, so that there was none as long as a disk was slow."""
+    one, clock_ns = make(on_slow=True, hourly=2), 5 * SECOND
+    monkeypatch.setattr(time, "monotonic_ns", lambda: clock_ns)
+    for quarter in range(40):
+        clock_ns += SECOND // 4
+        recorder.slow_seen_ns = clock_ns - 1
+        one.turn(1e9 + quarter / 4)
+        if quarter < 4:
+            assert files(tmp_path, ".wpt") == []
+    assert len(files(tmp_path, ".wpt")) == 2
+    assert [words for words in said if "no more for now" in words] == said[2:]
+    assert len(said) == 3
 
 
 def test_what_is_slow_while_a_dump_is_written_starts_none(make: Make, recorder: Recorder, tmp_path: Path) -> None:
