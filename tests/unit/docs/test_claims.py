@@ -43,6 +43,15 @@ def test_every_option_in_a_command_exists(page: Path) -> None:
             assert value in (choices[option] or [value]), f"wptrace {command}{words}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_file_of_the_source_that_is_named_exists(page: Path) -> None:
+    if page.name == "adding-a-flow.md":
+        # Its example is not there yet.
+        return
+    for path in re.findall(r"`((?:wptrace|bpf_src|tests|bench|packaging|contrib)/[\w./-]+\.\w+)`", page.read_text()):
+        assert (ROOT / path).exists(), path
+
+
 def test_the_options_of_the_lab_are_those_of_its_parser() -> None:
     commands = next(action for action in lab_parser()._actions if action.choices)
     assert commands.choices
