@@ -56,7 +56,7 @@ def test_the_options_of_all_commands() -> None:
 def test_there_is_a_page_for_each_command() -> None:
     assert sorted(["wptrace.1", *(f"wptrace-{command}.1" for command in COMMANDS)]) == MAN_PAGES
     for command in COMMANDS:
-        assert f"wptrace-{command} (1)" in man_text("wptrace.1")
+        assert man_text("wptrace.1").count(f"wptrace-{command} (1)") == 2, "in the list and under SEE ALSO"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
