@@ -234,6 +234,8 @@ class EventOptions(NamedTuple):
 def event_options(options: argparse.Namespace) -> EventOptions:
     limit = number(options.limit, "--limit") if options.limit is not None else None
     every = options.each or ((options.line or options.csv) and options.slow is None and options.sample is None)
+    if limit is not None and not (every or options.slow is not None or options.sample is not None):
+        raise UsageError("--limit needs --slow, --each or --sample: it says how many are shown a second", "--slow 5ms")
     if limit is None:
         limit = _SLOW_LIMIT if options.slow is not None and options.sample is None else 0
     return EventOptions(
