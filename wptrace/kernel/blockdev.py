@@ -136,8 +136,14 @@ def resolve(text: str, sys: Path = SYS) -> str:
     except OSError as error:
         raise _missing(text, f": {os.strerror(error.errno or 0)}") from None
     if not stat.S_ISBLK(found.st_mode):
-        raise UsageError(f"{text} is not a block device", hint="name a disk or partition, such as /dev/sda")
+        raise UsageError(f"{text} is not a block device", hint=_instead(text, found.st_mode))
     return resolve(f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}", sys)
+
+
+def _instead(text: str, mode: int) -> str:
+    if stat.S_ISDIR(mode):
+        return f"wptrace io --dir {text} traces the files below it"
+    return f"wptrace io --file {text} traces it" if stat.S_ISREG(mode) else "name a disk or partition, such as /dev/sda"
 
 
 def requests_of(name: str, sys: Path = SYS) -> Iterator[Extent]:

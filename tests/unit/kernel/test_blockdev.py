@@ -113,10 +113,15 @@ def test_unknown_devices_are_refused_in_one_sentence(sysfs: Sysfs, text: str) ->
 def test_paths_that_are_no_block_device_are_refused(sysfs: Sysfs, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    for path in (file, tmp_path, Path("/dev/null")):
+    hints = (
+        (file, f"wptrace io --file {file} traces it"),
+        (tmp_path, f"wptrace io --dir {tmp_path} traces the files below it"),
+        (Path("/dev/null"), "name a disk or partition, such as /dev/sda"),
+    )
+    for path, hint in hints:
         with pytest.raises(UsageError) as caught:
             blockdev.resolve(str(path), sysfs.root)
-        assert caught.value.message == f"{path} is not a block device"
+        assert (caught.value.message, caught.value.hint) == (f"{path} is not a block device", hint)
     with pytest.raises(UsageError, match=r"there is no block device /dev/none: No such file or directory$"):
         blockdev.resolve("/dev/none", sysfs.root)
     with pytest.raises(UsageError, match=r"there is no block device .*/file/below: Not a directory$"):
