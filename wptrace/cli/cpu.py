@@ -24,11 +24,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_filters(which, CpuFlow.filters)
     show = parser.add_argument_group("what to show")
     show.add_argument("--by", choices=("cpu", "process", "thread", "cgroup"), help="a row for each of them")
-    show.add_argument("--top", default="20", metavar="N", help="this many rows, longest waits first (20); JSON has all")
-    show.add_argument("--slow", metavar="DURATION", help="also show each wait of at least this long (5ms), and who ran")
+    show.add_argument(
+        "--top", default="20", metavar="N", help="this many rows, longest waits first (default: 20); JSON has all"
+    )
+    show.add_argument(
+        "--slow", metavar="DURATION", help="also show each wait of at least this long, such as 5ms, and who ran"
+    )
     show.add_argument("--hist", metavar="STAGE", help="draw the histogram of a stage in the summary")
     common.add_results(show)
-    parser.add_argument("--ring-size", default="256K", metavar="SIZE", help="size of the ring buffer for waits (256K)")
+    parser.add_argument(
+        "--ring-size", default="256K", metavar="SIZE", help="size of the ring buffer for waits (default: 256K)"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

@@ -18,9 +18,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which = parser.add_argument_group("what to trace")
     common.add_filters(which, IopfFlow.filters)
     show = parser.add_argument_group("what to show")
-    show.add_argument("--hist", default="total", metavar="STAGE", help="draw the histogram of this stage (total)")
     show.add_argument(
-        "--stuck", default="1s", metavar="DURATION", help="show faults without an answer for this long (1s)"
+        "--hist", default="total", metavar="STAGE", help="draw the histogram of this stage (default: total)"
+    )
+    show.add_argument(
+        "--stuck", default="1s", metavar="DURATION", help="show faults without an answer for this long (default: 1s)"
     )
     common.add_results(show)
 

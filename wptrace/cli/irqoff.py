@@ -29,7 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_interval(parser)
     which = parser.add_argument_group("what to trace")
     which.add_argument(
-        "--min", default="10ms", metavar="DURATION", help="periods of at least this long (10ms; 1ms or more)"
+        "--min",
+        default="10ms",
+        metavar="DURATION",
+        help="periods of at least this long (default: 10ms, the least is 1ms)",
     )
     common.add_filters(which, IrqoffFlow.filters)
     which.add_argument(
@@ -38,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="stacks from inside a period, by NMIs of a cycle counter: if it works, always, or never",
     )
-    which.add_argument("-d", "--duration", metavar="DURATION", help="end after this long (1m, 90s)")
+    which.add_argument("-d", "--duration", metavar="DURATION", help="end after this long, such as 90s")
     show = parser.add_argument_group("what to show")
     show.add_argument("--log", metavar="FILE", help="also append each period to FILE, which is rotated at 10 MiB")
     common.add_results(show)

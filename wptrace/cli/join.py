@@ -60,7 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " had the host's device",
     )
     single = parser.add_mutually_exclusive_group()
-    single.add_argument("--slow", metavar="DURATION", help="also show each one that took at least this long (5ms)")
+    single.add_argument(
+        "--slow", metavar="DURATION", help="also show each one that took at least this long, such as 5ms"
+    )
     single.add_argument("--each", action="store_true", help="also show every one")
     common.add_lines(parser)
     parser.add_argument("--hist", metavar="STAGE", help="draw the histogram of a stage in the summary")

@@ -118,7 +118,9 @@ def captured(
 def add_event_options(show: argparse._ArgumentGroup) -> None:
     """Add the options that select records."""
     single = show.add_mutually_exclusive_group()
-    single.add_argument("--slow", metavar="DURATION", help="also show each one that took at least this long (5ms)")
+    single.add_argument(
+        "--slow", metavar="DURATION", help="also show each one that took at least this long, such as 5ms"
+    )
     single.add_argument("--each", action="store_true", help="also show every one")
     show.add_argument("--sample", metavar="1/N", help="also show one in N, however long it took")
     show.add_argument(
@@ -248,7 +250,9 @@ def event_options(options: argparse.Namespace) -> EventOptions:
 
 def add_costs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--budget", metavar="PERCENT", help="do less before tracing costs more than this share of busy CPU time (5%%)"
+        "--budget",
+        metavar="PERCENT",
+        help="do less before tracing costs more than this share of busy CPU time, such as 5%%",
     )
     parser.add_argument(
         "--ring-size", metavar="SIZE", help="size of the ring for records (default: 4M, for --each 16M)"

@@ -45,7 +45,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         flags = {"dev": ("-d", "--dev"), "pid": ("-p", "--pid")}.get(one.name, (f"--{one.name}",))
         action = "append" if one.repeatable else common.Once
         which.add_argument(*flags, action=action, metavar=one.metavar, help=one.words)
-    since = "from then on: 14:03, 'yesterday 14:03', or a duration after its start (30s)"
+    since = "from then on: 14:03, 'yesterday 14:03', or a duration after its start, such as 30s"
     which.add_argument("--since", action=common.Once, metavar="TIME", help=since)
     which.add_argument("--until", action=common.Once, metavar="TIME", help="up to then")
 
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
     show = parser.add_argument_group("what to show")
     single = show.add_mutually_exclusive_group()
-    single.add_argument("--slow", metavar="DURATION", help="show the events that took at least this long (5ms)")
+    single.add_argument("--slow", metavar="DURATION", help="show the events that took at least this long, such as 5ms")
     single.add_argument("--summary", action="store_true", help="show no events")
     show.add_argument("--sample", metavar="1/N", help="show one in N events, in addition to those of --slow")
     common.add_lines(show)

@@ -15,7 +15,7 @@ SUMMARY = "write what is in a capture as a page for any browser"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     replay.add_selection(parser)
     show = parser.add_argument_group("what to show")
-    show.add_argument("--slow", metavar="DURATION", help="show the events that took at least this long (5ms)")
+    show.add_argument("--slow", metavar="DURATION", help="show the events that took at least this long, such as 5ms")
     show.add_argument("-o", "--output", metavar="FILE", help="the page (default: the capture's name with .html)")
     # All other options of a replay have their defaults.
     whole = argparse.ArgumentParser()

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_devices(which)
     common.add_filters(which, StacksFlow.filters)
     which.add_argument(
-        "--min", metavar="DURATION", help="charge stacks only with I/O that took at least this long (5ms)"
+        "--min", metavar="DURATION", help="charge stacks only with I/O that took at least this long, such as 5ms"
     )
     which.add_argument("--user", action="store_true", help="also the stack of the process, below that of the kernel")
     show = parser.add_argument_group("what to show")

@@ -41,7 +41,7 @@ def add_waits(which: argparse._ArgumentGroup) -> None:
     which.add_argument(
         "--waits",
         metavar="DURATION",
-        help="say what operations waited for where a wait took at least this long (1ms); 0: of all waits",
+        help="say what operations waited for where a wait took at least this long (default: 1ms); 0: of all waits",
     )
 
 

@@ -416,6 +416,18 @@ def test_a_budget_is_a_share(text: str, share: float, handed: Callable[..., Hand
         assert handed("io", "--level", level, "--budget", text).options.limit == pytest.approx(share)
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_default_is_said_and_no_example_looks_like_one(command: str) -> None:
+    """`(5ms)` said either."""
+    parser = argparse.ArgumentParser()
+    importlib.import_module(f"wptrace.cli.{command}").add_arguments(parser)
+    for action in parser._actions:
+        text = (action.help or "").replace("%%", "%")
+        assert not re.search(r"\(\d+\w*%?\)", text), text
+        if isinstance(action.default, str) and action.metavar and action.option_strings:
+            assert f"(default: {action.default}" in text, text
+
+
 def test_every_error_has_an_exit_code_of_the_documented_ones() -> None:
     def kinds(kind: type[WptraceError]) -> list[type[WptraceError]]:
         return [kind, *(found for below in kind.__subclasses__() for found in kinds(below))]
