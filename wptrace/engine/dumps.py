@@ -54,6 +54,8 @@ class Dumps:
         """The time up to which slow events are in a dump or were left out."""
         self._awaited_ns = 0
         """The time of the slow event whose dump is due; 0 if there is none."""
+        self._next_ns = 0
+        """The least time of the next dump for a slow event."""
         self._told: float | None = None
         """The first of the dumps of an hour of which it was said that they are all."""
         self._made: deque[float] = deque(maxlen=options.hourly)
@@ -71,16 +73,19 @@ class Dumps:
         self._pages.turn(now)
         if now >= self._look:
             self._look = now + _LOOKED_S
-            self._dump_slow(now)
+            # The first one counts: while a disk is slow, each is followed by the next within a second.
+            if self._is_slow() and time.monotonic_ns() >= max(self._awaited_ns + _BEHIND_NS, self._next_ns):
+                self._dump_slow(now)
 
-    def _dump_slow(self, now: float) -> None:
+    def _is_slow(self) -> bool:
+        """Whether something was slow that no dump has."""
         seen = self._recorder.slow_seen_ns
-        # The first one counts: while a disk is slow, each is followed by the next within a second.
         if not self._awaited_ns and seen > self._done_ns:
             self._awaited_ns = seen
-        if not self._awaited_ns or time.monotonic_ns() < self._awaited_ns + _BEHIND_NS:
-            return
-        self._awaited_ns, self._done_ns = 0, seen
+        return self._awaited_ns > 0
+
+    def _dump_slow(self, now: float) -> None:
+        self._awaited_ns, self._done_ns = 0, self._recorder.slow_seen_ns
         if len(self._made) == self._options.hourly and now - self._made[0] < _HOUR_S:
             if self._told != self._made[0]:
                 times = f"{self._options.hourly} times in the last hour"
@@ -102,10 +107,12 @@ class Dumps:
         except (WptraceError, OSError) as error:
             self._say(f"the recorder could not be written: {error}")
             return None
-        seconds = (made.until_ns - made.since_ns) / 1e9
+        span_ns = max(made.until_ns - made.since_ns, 0)
+        # Half of the next one is new, and what was slow meanwhile is surely still there.
+        self._next_ns = made.until_ns + span_ns // 2
         # Writing the dump may have caused slow events.
-        self._done_ns = max(self._done_ns, time.monotonic_ns())
-        self._say(f"the recorder is in {made.path}: {made.records:,} records of {max(seconds, 0):.1f} s")
+        self._awaited_ns, self._done_ns = 0, max(self._done_ns, time.monotonic_ns())
+        self._say(f"the recorder is in {made.path}: {made.records:,} records of {span_ns / 1e9:.1f} s")
         if self._options.page is not None:
             self._pages.add(self._options.page(made.path))
         return made.path
@@ -113,6 +120,8 @@ class Dumps:
     def end(self) -> None:
         if self._options.at_end:
             self.dump()
+        elif self._options.on_slow and self._is_slow():
+            self._dump_slow(time.monotonic())
         self._pages.finish()
 
 

@@ -22,21 +22,22 @@ GREETING = "import sys, pathlib; pathlib.Path(sys.argv[1]).with_suffix('.html').
 
 class Made(NamedTuple):
     path: Path
-    records: int = 3
-    since_ns: int = 0
-    until_ns: int = SECOND
+    records: int
+    since_ns: int
+    until_ns: int
 
 
 class Recorder:
     def __init__(self) -> None:
-        self.slow_seen_ns = 0
+        self.slow_seen_ns = self.span_ns = 0
         self.failure: Exception | None = None
 
     def dump(self, path: Path, start: object, view: str) -> Made:
         path.write_text("a dump")
         if self.failure is not None:
             raise self.failure
-        return Made(path)
+        until_ns = time.monotonic_ns()
+        return Made(path, 3, until_ns - self.span_ns, until_ns)
 
 
 class Flow:
@@ -144,6 +145,35 @@ def test_a_dump_does_not_wait_until_nothing_is_slow_any_more(
     assert len(files(tmp_path, ".wpt")) == 2
     assert [words for words in said if "no more for now" in words] == said[2:]
     assert len(said) == 3
+
+
+def test_while_a_disk_stays_slow_half_of_each_dump_is_new(
+    make: Make, recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, clock_ns = make(on_slow=True), 100 * SECOND
+    monkeypatch.setattr(time, "monotonic_ns", lambda: clock_ns)
+    recorder.span_ns = 30 * SECOND
+    written = []
+    for quarter in range(200):
+        clock_ns += SECOND // 4
+        recorder.slow_seen_ns = clock_ns - 1
+        one.turn(1e9 + quarter / 4)
+        if len(files(tmp_path, ".wpt")) > len(written):
+            written.append(quarter / 4)
+    assert [later - sooner for sooner, later in zip(written, written[1:])] == [15.0, 15.0, 15.0]
+
+
+def test_what_is_slow_right_before_the_end_is_written(make: Make, recorder: Recorder, tmp_path: Path) -> None:
+    for on_slow, expected in ((False, 0), (True, 1)):
+        one = make(on_slow=on_slow)
+        recorder.slow_seen_ns = time.monotonic_ns()
+        one.end()
+        assert len(files(tmp_path, ".wpt")) == expected
+    one = make(on_slow=True)
+    one.dump()
+    recorder.slow_seen_ns = one._done_ns - 1
+    one.end()
+    assert len(files(tmp_path, ".wpt")) == 2
 
 
 def test_what_is_slow_while_a_dump_is_written_starts_none(make: Make, recorder: Recorder, tmp_path: Path) -> None:
