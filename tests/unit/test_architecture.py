@@ -4,41 +4,39 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.unit.docs.pages import ROOT, section, tables
+
 PACKAGE = ROOT / "wptrace"
 GENERATED = {PACKAGE / "bpf/_libbpf.py"}
 
-# The modules that each part may import of the package, itself included; `wptrace` alone is what holds for all of it.
-_PURE = {"model", "errors"}
-_FINDS = {"analysis", "correlation", *_PURE}
-MAY_IMPORT = {
-    "__init__": set(),
-    "__main__": {"cli", "wptrace"},
-    "errors": set(),
-    "model": _PURE,
-    "bpf": {"bpf", "errors"},
-    "kernel": {"kernel", "errors"},
-    "analysis": {"analysis", *_PURE},
-    "correlation": {"correlation", *_PURE},
-    "capture": {"capture", "bpf", "kernel", "analysis", *_PURE},
-    "engine": {"engine", "capture", "bpf", "kernel", "wptrace", *_FINDS},
-    "flows": {"flows", "engine", "capture", "bpf", "kernel", "wptrace", *_FINDS},
-    "outputs": {"outputs", "kernel", "wptrace", *_FINDS},
-    "agent": {"agent", "outputs", "engine", "capture", "bpf", "kernel", "wptrace", *_FINDS},
-    "tools": {"tools", "engine", "capture", "flows", "bpf", "kernel", "analysis", *_PURE},
-    "cli": {"cli", "tools", "agent", "flows", "outputs", "engine", "capture", "bpf", "kernel", "wptrace", *_FINDS},
-}
+
+def _may_import() -> dict[str, set[str]]:
+    """Read from the page what each part may import of the package."""
+    found: dict[str, set[str]] = {"__init__": set(), "__main__": {"cli", "wptrace"}}
+    (rows,) = tables(section("design.md", "## The house"))
+    for names, allowed in rows:
+        for name in names.split(", "):
+            found[name] = {name, "errors", *re.findall(r"\w+", allowed.partition(";")[0])} - {"nothing"}
+    found["cli"] |= found.keys()
+    # `wptrace` alone is what holds for all of it.
+    for name in ("engine", "flows", "outputs", "agent", "cli"):
+        found[name].add("wptrace")
+    return found
+
+
+MAY_IMPORT = _may_import()
 
 
 class Import(NamedTuple):
@@ -50,6 +48,15 @@ class Import(NamedTuple):
     """It is only for type checkers."""
 
 
+class Module(NamedTuple):
+    """What the rules are about, of one file."""
+
+    imports: list[Import]
+    raised: list[tuple[int, str]]
+    asserts: list[int]
+    needs_docstring: bool
+
+
 def modules() -> list[Path]:
     return sorted(path for path in PACKAGE.rglob("*.py") if path not in GENERATED)
 
@@ -58,32 +65,45 @@ def relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def of(source: str) -> list[Import]:
-    return list(_imports(ast.parse(source), lazy=False, typing=False))
+@cache
+def read(path: Path) -> Module:
+    """Parse a file once for all rules, as the oldest Python that is promised; lint parses the tests so."""
+    return of(path.read_text())
 
 
-def _imports(node: ast.AST, lazy: bool, typing: bool) -> Iterator[Import]:
+def of(source: str) -> Module:
+    tree = ast.parse(source, feature_version=(3, 9))
+    defines = any(isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Assign)) for node in tree.body)
+    found = Module([], [], [], defines and not ast.get_docstring(tree))
+    _look(tree, found, lazy=False, typing=False)
+    return found
+
+
+def _look(node: ast.AST, found: Module, lazy: bool, typing: bool) -> None:
     if isinstance(node, ast.Import):
-        for alias in node.names:
-            yield Import(alias.name, node.lineno, lazy, typing)
+        found.imports.extend(Import(alias.name, node.lineno, lazy, typing) for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
         if node.level:
             raise ValueError(f"line {node.lineno} imports relatively: its module cannot be told from the line")
-        for alias in node.names:
-            # `from wptrace.bpf import ring` is an import of wptrace.bpf.ring.
-            yield Import(f"{node.module}.{alias.name}", node.lineno, lazy, typing)
+        # `from wptrace.bpf import ring` is an import of wptrace.bpf.ring.
+        found.imports.extend(Import(f"{node.module}.{alias.name}", node.lineno, lazy, typing) for alias in node.names)
     elif isinstance(node, ast.Call) and _is_import_call(node):
         name = node.args[0]
         literal = name.value if isinstance(name, ast.Constant) else _prefix(name)
-        yield Import(str(literal), node.lineno, lazy, typing)
+        found.imports.append(Import(str(literal), node.lineno, lazy, typing))
+    elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+        found.raised.append((node.lineno, ast.unparse(node.exc.func)))
+    elif isinstance(node, ast.Assert):
+        found.asserts.append(node.lineno)
+    lazy = lazy or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+    typing = typing or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
     for child in ast.iter_child_nodes(node):
-        inside = lazy or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-        checked = typing or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
-        yield from _imports(child, inside, checked)
+        _look(child, found, lazy, typing)
 
 
 def _is_import_call(node: ast.Call) -> bool:
-    return ast.unparse(node.func) in ("importlib.import_module", "import_module", "__import__") and bool(node.args)
+    name = getattr(node.func, "attr", None) or getattr(node.func, "id", None)
+    return name in ("import_module", "__import__") and bool(node.args)
 
 
 def _prefix(node: ast.AST) -> str:
@@ -108,12 +128,17 @@ def owner(path: Path) -> str:
     return first[:-3] if first.endswith(".py") else first
 
 
-@pytest.mark.parametrize("path", modules(), ids=relative)
-def test_arrows_point_one_way(path: Path) -> None:
-    allowed = MAY_IMPORT[owner(path)]
-    for found in of(path.read_text()):
-        wanted = part(found.module)
-        assert not wanted or wanted in allowed, f"{relative(path)}:{found.line} imports {found.module}"
+def test_the_page_has_every_package() -> None:
+    assert MAY_IMPORT.keys() == {owner(path) for path in modules()}
+    assert MAY_IMPORT["model"] == {"model", "errors"}
+
+
+def test_arrows_point_one_way() -> None:
+    for path in modules():
+        allowed = MAY_IMPORT[owner(path)]
+        for found in read(path).imports:
+            wanted = part(found.module)
+            assert not wanted or wanted in allowed, f"{relative(path)}:{found.line} imports {found.module}"
 
 
 def test_no_modules_import_each_other() -> None:
@@ -123,7 +148,7 @@ def test_no_modules_import_each_other() -> None:
     }
     graph = {}
     for name, path in names.items():
-        found = (one.module for one in of(path.read_text()))
+        found = (one.module for one in read(path).imports)
         # The longest part that is a module.
         graph[name] = {one if one in names else one.rpartition(".")[0] for one in found} & names.keys() - {name}
     assert sum(map(len, graph.values())) > 1000
@@ -136,7 +161,7 @@ def test_flows_do_not_know_each_other() -> None:
     for path in modules():
         if path.is_relative_to(top) and path != top / "__init__.py":
             own = path.relative_to(top).parts[0].removesuffix(".py")
-            for found in of(path.read_text()):
+            for found in read(path).imports:
                 if f"{found.module}.".startswith("wptrace.flows."):
                     assert f"{found.module}.".startswith(f"wptrace.flows.{own}."), f"{own} imports {found.module}"
 
@@ -160,7 +185,7 @@ def test_the_reader_of_imports_sees_all_of_them() -> None:
             __import__("i")
         """
     )
-    found = of(source)
+    found = of(source).imports
     assert [one.module for one in found] == [
         "a.b", "c", "wptrace.bpf.ring", "wptrace.__version__", "d.e", "f", "g", "wptrace.cli.*", "h", "i",
     ]  # fmt: skip
@@ -171,11 +196,11 @@ def test_the_reader_of_imports_sees_all_of_them() -> None:
         of("from . import x")
 
 
-@pytest.mark.parametrize("path", modules(), ids=relative)
-def test_what_is_slow_to_import_is_imported_late(path: Path) -> None:
-    for found in of(path.read_text()):
-        if found.module.partition(".")[0] in {"rich", "numpy"}:
-            assert found.lazy or found.typing, f"{relative(path)}:{found.line} imports {found.module} at once"
+def test_what_is_slow_to_import_is_imported_late() -> None:
+    for path in modules():
+        for found in read(path).imports:
+            if found.module.partition(".")[0] in {"rich", "numpy"}:
+                assert found.lazy or found.typing, f"{relative(path)}:{found.line} imports {found.module} at once"
 
 
 def imported(statement: str) -> set[str]:
@@ -210,60 +235,50 @@ def test_a_run_is_imported_without_what_dumps_alone_need() -> None:
 
 
 def test_what_is_pure_needs_no_kernel() -> None:
-    pure = [path for name in ("model", "analysis", "correlation") for path in sorted((PACKAGE / name).glob("*.py"))]
-    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in pure if path.stem != "__init__"]
+    pure = ("model", "analysis", "correlation")
+    paths = [path for name in pure for path in sorted((PACKAGE / name).glob("*.py"))]
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths if path.stem != "__init__"]
     found = imported("; ".join(f"import {name}" for name in names))
-    assert not found & (SLOW | {f"wptrace.{part}" for part in MAY_IMPORT} - {f"wptrace.{part}" for part in _FINDS})
+    assert not found & (SLOW | {f"wptrace.{part}" for part in MAY_IMPORT.keys() - {*pure, "errors"}})
 
 
-@pytest.mark.parametrize("path", modules(), ids=relative)
-def test_every_module_says_its_license_and_what_it_is(path: Path) -> None:
-    text = path.read_text()
-    assert text.startswith("# SPDX-License-Identifier: Apache-2.0\n")
-    tree = ast.parse(text)
-    defines = any(isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Assign)) for node in tree.body)
-    assert ast.get_docstring(tree) or not defines, "it has no docstring"
+def test_every_module_says_what_it_is() -> None:
+    assert [relative(path) for path in modules() if read(path).needs_docstring] == []
 
 
-@pytest.mark.parametrize("path", modules(), ids=relative)
-def test_the_package_asserts_nothing(path: Path) -> None:
+def test_the_package_asserts_nothing() -> None:
     """`python -O` would remove an assertion, and its message is no sentence for a user."""
-    asserts = [node.lineno for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Assert)]
-    assert asserts == []
+    assert {relative(path): read(path).asserts for path in modules() if read(path).asserts} == {}
 
 
-@pytest.mark.parametrize("path", modules(), ids=relative)
-def test_errors_are_raised_of_the_one_tree(path: Path) -> None:
+def test_errors_are_raised_of_the_one_tree() -> None:
     """Other exceptions are for callers in Python: a wrong key, attribute or value, never a user's mistake."""
-    plain = {"KeyError", "AttributeError", "ValueError", "NotImplementedError"}
-    for node in ast.walk(ast.parse(path.read_text())):
-        if not (isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)):
-            continue
-        name = ast.unparse(node.exc.func)
-        ours = name.endswith("Error") and name not in dir(__builtins__)
-        factory = name.split(".")[-1].startswith("_")
-        assert ours or factory or name in plain, f"{relative(path)}:{node.lineno} raises {name}"
+    plain = {"LookupError", "KeyError", "AttributeError", "TypeError", "ValueError", "NotImplementedError"}
+    plain |= {"TimeoutError", "IsADirectoryError"}  # caught as what the operating system reports
+    for path in modules():
+        for line, name in read(path).raised:
+            ours = name.endswith("Error") and name not in dir(builtins)
+            factory = name.split(".")[-1].startswith("_")
+            assert ours or factory or name in plain, f"{relative(path)}:{line} raises {name}"
 
 
-@pytest.mark.parametrize("path", [*modules(), *sorted((ROOT / "tests").rglob("*.py"))], ids=relative)
-def test_every_python_file_parses_as_the_oldest_python_that_is_promised(path: Path) -> None:
-    ast.parse(path.read_text(), feature_version=(3, 9))
-    assert path.read_text().startswith(("# SPDX-License-Identifier: Apache-2.0\n", "#!/"))
+def test_every_python_file_says_its_license() -> None:
+    first = "# SPDX-License-Identifier: Apache-2.0\n"
+    assert [relative(path) for path in modules() if not path.read_text().startswith(first)] == []
+    tests = (ROOT / "tests").rglob("*.py")
+    assert [relative(path) for path in tests if not path.read_text().startswith((first, "#!/"))] == []
 
 
 def sources() -> list[Path]:
     return sorted([*(ROOT / "bpf_src").rglob("*.[ch]")])
 
 
-@pytest.mark.parametrize("path", sources(), ids=relative)
-def test_bpf_sources_have_both_licenses(path: Path) -> None:
+def test_bpf_sources_have_both_licenses() -> None:
     both = "SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)"
-    first = path.read_text().split("\n", 1)[0]
-    assert first == (f"/* {both} */" if path.suffix == ".h" else f"// {both}")
-
-
-def test_there_are_bpf_sources() -> None:
     assert len(sources()) >= 5
+    for path in sources():
+        first = path.read_text().split("\n", 1)[0]
+        assert first == (f"/* {both} */" if path.suffix == ".h" else f"// {both}"), relative(path)
 
 
 def test_programs_of_the_path_call_what_is_named_by_what_happened() -> None:

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,8 +13,6 @@ from tests.unit.docs.pages import PAGES, ROOT, section, tables
 from tests.unit.docs.test_man import command_parser, spellings
 from wptrace import __version__
 from wptrace.cli.main import command_names
-
-PACKAGE = ROOT / "wptrace"
 
 
 def targets() -> set[str]:
@@ -63,38 +59,6 @@ def test_the_options_of_the_lab_are_those_of_its_parser() -> None:
         for option in re.findall(r"--[\w-]+", row[0])
     }
     assert documented == known - {"-h", "--help"}
-
-
-def imports(package: str) -> Iterator[str]:
-    """Generate the packages of wptrace that a package imports anywhere."""
-    path = PACKAGE / package
-    for file in path.rglob("*.py") if path.is_dir() else [path.with_suffix(".py")]:
-        for node in ast.walk(ast.parse(file.read_text())):
-            names: list[str] = []
-            if isinstance(node, ast.ImportFrom) and node.module:
-                names = [f"{node.module}.{alias.name}" for alias in node.names]
-            elif isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            for name in names:
-                first, _, rest = name.partition(".")
-                if first == "wptrace":
-                    yield rest.partition(".")[0]
-
-
-def test_the_packages_import_what_the_design_says() -> None:
-    (rows,) = tables(section("design.md", "## The house"))
-    packages = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
-    reported: set[str] = set()
-    for names, allowed in rows:
-        for name in names.split(", "):
-            reported.add(name)
-            if allowed == "everything":
-                continue
-            may = set(re.findall(r"\w+", allowed.partition(";")[0])) & packages
-            if name not in ("errors", "bpf"):
-                may.add("errors")
-            assert set(imports(name)) - {name, "__version__"} <= may, name
-    assert reported == packages - {"__init__", "__main__"}
 
 
 def test_the_changelog_has_this_version() -> None:
