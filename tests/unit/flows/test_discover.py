@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ ARCHES = ("x86_64", "arm64")
 HOOKS = [(flow, hook) for flow in discover() for hook in flow.hooks]
 
 
+@cache
 def parsed(name: str, arch: str) -> tuple[ObjectFile, Btf]:
     file = ObjectFile(OBJECTS / arch / f"{name}.bpf.o")
     return file, Btf.parse(file.content(".BTF"))

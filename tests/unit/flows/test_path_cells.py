@@ -11,6 +11,7 @@ from typing import cast
 
 import pytest
 
+from tests.thorough import cases
 from wptrace.bpf.maps import Map
 from wptrace.engine.cells import Cells
 from wptrace.flows.io.kinds import OPERATION, REQUEST_STAGES, SPARSE
@@ -108,7 +109,7 @@ def grew(now: dict[str, Distribution], before: dict[str, Distribution]) -> None:
             assert all(new >= old for new, old in zip(found.buckets, before[name].buckets)), name
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(cases(20, 6)))
 def test_what_is_reported_only_grows_whenever_it_is_read(seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311
     path = Path()
