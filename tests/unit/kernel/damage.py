@@ -23,6 +23,8 @@ def damaged(whole: bytes, chance: random.Random) -> bytearray:
 def written(folder: Path, data: bytes) -> str:
     """Write a program whose segments are as long as they say."""
     path = folder / "program"
+    # ext4 writes a file out that is replaced, which takes much longer than to remove it.
+    path.unlink(missing_ok=True)
     path.write_bytes(data)
     os.truncate(path, SIZE)
     return str(path)

@@ -13,6 +13,8 @@ class Procfs:
     def __init__(self, root: Path) -> None:
         self.root = root
         (root / "self" / "fdinfo").mkdir(parents=True)
+        for number in range(DESCRIPTORS):
+            (root / "self" / "fdinfo" / str(number)).symlink_to("../each")
         (root / "self" / "ns").mkdir()
         self.namespace("cgroup:[4026531835]")  # the first one of a machine
         self.lines: list[str] = []
@@ -24,9 +26,7 @@ class Procfs:
         (self.root / "self" / "mountinfo").write_text("\n".join(self.lines) + "\n")
 
     def opens_on(self, mount: int, more: str = "") -> None:
-        for number in range(DESCRIPTORS):
-            path = self.root / "self" / "fdinfo" / str(number)
-            path.write_text(f"pos:\t0\nflags:\t012100000\nmnt_id:\t{mount}\n{more}")
+        (self.root / "self" / "each").write_text(f"pos:\t0\nflags:\t012100000\nmnt_id:\t{mount}\n{more}")
 
     def namespace(self, name: str) -> None:
         link = self.root / "self" / "ns" / "cgroup"
