@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.thorough import cases
 from tests.unit.capture import made
 from tests.unit.capture.made import replayed, totals, write
 from wptrace.bpf.object import BpfObject
@@ -115,7 +116,7 @@ def test_what_was_cut_off_costs_nothing_of_the_next_one(
     with closing(Reader(tmp_path / "one.wpt")) as reader:
         frames = list(reader.frames())
     head_end = next(frame.place + frame.length for frame in frames if frame.kind == Kind.LAYOUT)
-    for length in range(head_end, len(data), 13):
+    for length in range(head_end, len(data), cases(13, 37)):
         path = joined(tmp_path / "both.wpt", data[:length], other)
         with closing(Capture(path)) as capture:
             records = [item for item in capture.items() if isinstance(item, Records)]

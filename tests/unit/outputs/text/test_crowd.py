@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from functools import cache
 from typing import cast
 
 import pytest
@@ -27,6 +28,7 @@ OPERATIONS, _, REQUESTS = KINDS[PROCESS][:3]
 SHOWN = (*path.KINDS, OPERATIONS, REQUESTS)
 
 
+@cache
 def interval(at: int) -> Report:
     cells = {group: found for dev in range(20) for group, found in path.cells(f"nvme{dev}n1").items()}
     counters = {LOAD.group(f"nvme{dev}n1"): Counter({READS: 1, STAMPED: 1, BUSY_MS: 50 * dev}) for dev in range(20)}
