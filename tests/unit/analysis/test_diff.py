@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from tests.thorough import cases
 from tests.unit.analysis.made_sides import COLUMNS, LABELS, SECOND, Load, compared, of_stretches, seeded, side
 from wptrace.analysis.changes import Change
 from wptrace.analysis.diff import NOT_BY_OWNER, Difference
@@ -24,40 +25,40 @@ def whole(found: Difference) -> Change:
 
 def test_one_steady_load_has_no_findings() -> None:
     """At most 5 % of 200 pairs have a finding, even if each second differs from the next."""
-    rand = seeded(35)
+    rand, pairs = seeded(35), cases(100, 40)
     for unsteady in (0.0, 0.05):
         load = [Load(60, {"fs": _FS, "device": _DEVICE})]
-        sides = [side(load, rand, unsteady=unsteady) for _ in range(200)]
-        found = [compared(*sides[at : at + 2]).found for at in range(0, 200, 2)]
-        assert len(found) == 100
-        assert sum(map(bool, found)) <= 5
+        sides = [side(load, rand, unsteady=unsteady) for _ in range(2 * pairs)]
+        found = [compared(*sides[at : at + 2]).found for at in range(0, 2 * pairs, 2)]
+        assert len(found) == pairs
+        assert sum(map(bool, found)) <= pairs * 0.05
 
 
 def test_a_stage_that_is_slower_by_10_percent_is_found() -> None:
     """It is found in 95 of 100 pairs of 2,000 requests each."""
-    rand = seeded(35)
+    rand, pairs = seeded(35), cases(100, 40)
     before = [side([Load(200, {"device": _DEVICE})], rand) for _ in range(20)]
     hits = 0
-    for at in range(100):
+    for at in range(pairs):
         after = side([Load(200, {"device": (88_000.0, 0.5)})], rand)
         hits += whole(compared(before[at % 20], after)).figures["device"].real
-    assert hits >= 95
+    assert hits >= pairs * 0.95
 
 
 def test_where_seconds_differ_it_takes_more_of_them() -> None:
     """2,000 requests each, of a load whose times are 5 % longer or shorter from second to second."""
-    hits = []
+    hits, pairs = [], cases(50, 20)
     for seconds in (10, 30):
         rand, found = seeded(35), 0
-        for _ in range(50):
+        for _ in range(pairs):
             a, b = (
                 side([Load(2000 / seconds, {"device": (median, 0.5)})], rand, seconds, unsteady=0.05)
                 for median in (80_000.0, 88_000.0)
             )
             found += whole(compared(a, b)).figures["device"].real
         hits.append(found)
-    assert hits[0] >= 44
-    assert hits[1] >= 47
+    assert hits[0] >= pairs * 0.88
+    assert hits[1] >= pairs * 0.94
 
 
 def test_where_it_is_slower_is_said() -> None:
