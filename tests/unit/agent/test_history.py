@@ -78,7 +78,7 @@ def test_the_oldest_make_room(clock: Time, tmp_path: Path, said: list[str]) -> N
     session.start()
     kept(session, clock, folder, said, keep=64 << 10)
     known: list[str] = []
-    for hour in range(1, 12):
+    for hour in range(1, 7):
         play(session, clock, hour * 3600.0)
         names = sorted(path.name for path in folder.iterdir())
         known += [name for name in names if name not in known]
@@ -87,7 +87,7 @@ def test_the_oldest_make_room(clock: Time, tmp_path: Path, said: list[str]) -> N
     assert names == known[-len(names) :]
     assert len(known) > len(names)
     (folder / "notes.txt").write_text("mine")
-    play(session, clock, 13 * 3600.0)
+    play(session, clock, 8 * 3600.0)
     assert (folder / "notes.txt").exists()
 
 

@@ -7,6 +7,7 @@ import argparse
 import importlib
 import re
 import subprocess
+from functools import cache
 
 import pytest
 
@@ -22,6 +23,7 @@ MAN_PAGES = sorted(path.name for path in MAN.iterdir())
 EVERY_ERROR = (WptraceError, UsageError, NotPermittedError, UnsupportedError, LibbpfError, ConditionError)
 
 
+@cache
 def command_parser(command: str) -> argparse.ArgumentParser:
     """Return the parser of a command, with what `main` adds to each."""
     parser = argparse.ArgumentParser()

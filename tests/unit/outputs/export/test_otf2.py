@@ -77,7 +77,7 @@ def test_many_threads_share_locations(tmp_path: Path) -> None:
 
 def test_events_at_once_have_a_bounded_number_of_files(tmp_path: Path) -> None:
     """Each location needs two files."""
-    many = 2000
+    many = 800
     events = [path.operation(pid=7, tid=7, comm="task") for _ in range(many)]
     folder = written(tmp_path, "otf2", path.start(), *events, SUMMARY)
     assert sum(1 for _ in folder.rglob("*")) < 2 * 512
