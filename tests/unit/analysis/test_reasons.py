@@ -10,6 +10,7 @@ from types import MappingProxyType
 import pytest
 
 from tests.unit.analysis.made_sides import SECOND, Load, compared, seeded, side
+from tests.unit.outputs.samples import distribution
 from wptrace.analysis.diff import Difference, Side
 from wptrace.analysis.load import BUSY_MS, LOAD, STAMPED
 from wptrace.analysis.measured import REST
@@ -74,9 +75,7 @@ def test_owner_device_stage_and_who_is_new() -> None:
 
 
 def with_waits(one: Side, reason: str, ns: int) -> Side:
-    took = Distribution()
-    took.add(ns)
-    cells = {**one.report.cells, WAIT.group("sda", "read", "fs", reason): {TOTAL: took}}
+    cells = {**one.report.cells, WAIT.group("sda", "read", "fs", reason): {TOTAL: distribution([ns])}}
     kinds = (*KINDS, WAIT)
     return one._replace(report=one.report._replace(cells=cells), start=one.start._replace(kinds=kinds))
 

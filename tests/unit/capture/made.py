@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.unit.flows.io.test_records import NAMES, packed
+from tests.unit.outputs.samples import distribution
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import DISCARD
 from wptrace.capture.records import Raw
@@ -37,9 +38,7 @@ def entry(obj: BpfObject, number: int, flag: int = 0, **values: int | bytes) -> 
 
 
 def cells(numbers: Sequence[int]) -> dict[Group, dict[str, Distribution]]:
-    found = Distribution()
-    for number in numbers:
-        found.add(number)
+    found = distribution(numbers)
     return {OPERATION.group("sda", "read"): {"fs": found.copy(), TOTAL: found}}
 
 

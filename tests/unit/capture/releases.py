@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.unit.capture import made
+from tests.unit.outputs.samples import distribution
 from wptrace import __version__
 from wptrace.analysis import neighbours
 from wptrace.analysis.neighbours import Owner
@@ -25,7 +26,6 @@ from wptrace.flows import cpu, size, stacks
 from wptrace.flows.io.kinds import OPERATION
 from wptrace.model.book import RECURSION, RING_FULL, STATE_FULL, Book
 from wptrace.model.budget import Change, Cost, Saving, Spending, Step
-from wptrace.model.distribution import Distribution
 from wptrace.model.kind import ALL, REQUESTS, TOTAL, Group, Task
 from wptrace.model.report import Event, Finding, InFlight, Overhead, Report, Source, Start, Verdict, arranged
 from wptrace.model.stack import Stack
@@ -42,13 +42,6 @@ _BUDGET = Spending(
     (Change(1, 2, Step(_SAVING, 4), True, Cost(0.1, 0.2)),),
 )
 _TURN, _WAIT = cpu.KINDS[cpu.THREAD]
-
-
-def _distribution(*values: int) -> Distribution:
-    found = Distribution()
-    for value in values:
-        found.add(value)
-    return found
 
 
 def _report(groups: Mapping[Group, Any]) -> Report:
@@ -80,12 +73,12 @@ def write(folder: Path) -> list[Path]:
     """Write a capture for each kind of rows, and one of records."""
     task = Task("dd", 7, 8)
     turns = {
-        _TURN.group(task): {"wait": _distribution(5), TOTAL: _distribution(5)},
-        _TURN.group(ALL): {TOTAL: _distribution(1)},
+        _TURN.group(task): {"wait": distribution([5]), TOTAL: distribution([5])},
+        _TURN.group(ALL): {TOTAL: distribution([1])},
     }
     tallies = {size.REQUEST.group("sda", "read"): {"random": Tally({512: 2}), TOTAL: Tally({512: 2})}}
     stack = Stack(("submit_bio", "vfs_read"), ("main",), "dd[7]")
-    ios = {stacks.IO.group("sda", "read", stack): {TOTAL: _distribution(3, 1 << 60)}}
+    ios = {stacks.IO.group("sda", "read", stack): {TOTAL: distribution([3, 1 << 60])}}
     event = Event(
         _WAIT.group(task),
         1_400_000_000,

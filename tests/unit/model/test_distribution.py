@@ -3,12 +3,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.outputs.samples import distribution as of
 from wptrace.model.distribution import BEYOND, SLOTS, Distribution, bounds, index, rank_of
 
 examples = settings(max_examples=60, deadline=None)
@@ -17,13 +17,6 @@ examples = settings(max_examples=60, deadline=None)
 values = st.integers(0, 42).flatmap(lambda bits: st.integers(0, (1 << bits) - 1))
 samples = st.lists(values, max_size=60)
 percents = st.one_of(st.sampled_from([0, 0.1, 1, 25, 50, 90, 95, 99, 99.9, 99.99, 100]), st.floats(0, 100))
-
-
-def of(numbers: Iterable[int]) -> Distribution:
-    distribution = Distribution()
-    for number in numbers:
-        distribution.add(number)
-    return distribution
 
 
 def state(distribution: Distribution) -> tuple[object, ...]:

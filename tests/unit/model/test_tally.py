@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.outputs.samples import distribution
 from wptrace.model.distribution import Distribution, rank_of
 from wptrace.model.tally import Tally
 
@@ -26,9 +27,7 @@ def state(found: Distribution) -> list[object]:
 @examples
 @given(values)
 def test_it_is_a_distribution_that_knows_each_value(numbers: list[int]) -> None:
-    plain = Distribution()
-    for number in numbers:
-        plain.add(number)
+    plain = distribution(numbers)
     found = of(numbers)
     assert state(found) == state(plain)
     assert found.counts == {number: numbers.count(number) for number in numbers}

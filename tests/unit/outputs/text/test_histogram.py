@@ -4,16 +4,14 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.outputs.samples import distribution
 from wptrace.model.distribution import Distribution
 from wptrace.model.units import size
 from wptrace.outputs.text.histogram import rows
 
 
 def of(*numbers: int) -> Distribution:
-    distribution = Distribution()
-    for number in numbers:
-        distribution.add(number)
-    return distribution
+    return distribution(numbers)
 
 
 def test_powers_of_two() -> None:

@@ -6,8 +6,8 @@ from __future__ import annotations
 import io
 import json
 
+from tests.unit.outputs.samples import distribution
 from wptrace.model.book import Book
-from wptrace.model.distribution import Distribution
 from wptrace.model.kind import TOTAL, Kind, Label, Noun, Point, Stage
 from wptrace.model.report import BYTES, Event, InFlight, Overhead, Report, arranged
 from wptrace.outputs.ndjson import NdjsonOutput
@@ -23,8 +23,7 @@ PLAIN = Kind("object", Noun("request"), (), (STAGE,), nested=True)
 
 
 def report(kind: Kind, *labels: tuple[str, ...]) -> Report:
-    found = Distribution()
-    found.add(1_000_000)
+    found = distribution([1_000_000])
     cells = {kind.group(*each): {"device": found, TOTAL: found} for each in labels}
     counters = {group: {BYTES: 4096, "merged": 3} for group in cells}
     books = {"requests": Book.read(1, 1, {}, {})}
