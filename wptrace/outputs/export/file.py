@@ -21,7 +21,8 @@ class ExportFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        # Who may write to the folder cannot take a name first that he cannot predict. Any name leaves room for it.
+        self._temporary = path.with_name(f".wptrace-{os.urandom(8).hex()}")
         self._file: BinaryIO | None = None
         self.discarded = False
         self._check()

@@ -42,24 +42,45 @@ def test_what_is_discarded_leaves_nothing(tmp_path: Path) -> None:
     assert left(tmp_path) == []
 
 
-def test_no_link_is_followed(tmp_path: Path) -> None:
+def test_no_link_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "kept").write_text("kept")
     place = tmp_path / "report.html"
     place.symlink_to("kept")
     with pytest.raises(UsageError, match="is a link"):
         ExportFile(place)
     place.unlink()
+    # Another user is the first with the name of the temporary file, or replaces the file itself.
+    monkeypatch.setattr("wptrace.outputs.export.file.os.urandom", bytes)
+    taken = tmp_path / f".wptrace-{bytes(8).hex()}"
+    taken.symlink_to("kept")
     file = ExportFile(place)
-    # Another user replaces the temporary file or the file itself.
-    (tmp_path / f".report.html.{os.getpid()}").symlink_to("kept")
     with pytest.raises(WptraceError, match="cannot be written"):
         file.write(b"new")
-    (tmp_path / f".report.html.{os.getpid()}").unlink()
+    taken.unlink()
     file.write(b"new")
     place.symlink_to("kept")
     file.commit()
     assert (tmp_path / "kept").read_text() == "kept"
     assert not place.is_symlink()
+
+
+def test_the_name_it_has_until_then_cannot_be_predicted(tmp_path: Path) -> None:
+    """Whoever sees the command could take a name made of it, and the trace would be lost at its end."""
+    names = set()
+    for _ in range(2):
+        file = ExportFile(tmp_path / "report.html")
+        file.write(b"half of it")
+        names.update(left(tmp_path))
+        file.discard()
+    assert len(names) == 2
+
+
+def test_its_name_may_be_as_long_as_a_name_can_be(tmp_path: Path) -> None:
+    place = tmp_path / ("x" * os.pathconf(tmp_path, "PC_NAME_MAX"))
+    file = ExportFile(place)
+    file.write(b"new")
+    file.commit()
+    assert left(tmp_path) == [place.name]
 
 
 @pytest.mark.parametrize("place", ["missing/report.html", "folder", "fifo"])
