@@ -66,12 +66,12 @@ class ExportFile:
     def commit(self) -> None:
         file = self.open()
         try:
-            file.flush()
+            # Some file systems say only now that there is no room for it.
+            file.close()
             self._temporary.replace(self.path)
         except OSError as error:
             raise self._failed(error) from None
         self._file = None
-        file.close()
 
     def discard(self) -> None:
         """Remove what was not committed."""

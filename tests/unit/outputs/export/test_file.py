@@ -109,6 +109,28 @@ def test_a_full_disk_is_a_sentence_and_leaves_nothing(tmp_path: Path, monkeypatc
     assert left(tmp_path) == []
 
 
+def test_a_file_system_that_fails_at_the_end_keeps_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS and quotas refuse what was written as late as at the close."""
+    place = tmp_path / "report.html"
+    place.write_text("older")
+    file = ExportFile(place)
+
+    class Late:
+        def close(self) -> None:
+            raise OSError(122, "Disk quota exceeded")
+
+        flush = write = lambda self, *_: None
+
+    file.open().close()
+    monkeypatch.setattr(file, "_file", Late())
+    with pytest.raises(WptraceError, match="cannot be written: Disk quota exceeded"):
+        file.commit()
+    file.discard()
+    assert (left(tmp_path), place.read_text()) == (["report.html"], "older")
+
+
 @pytest.mark.parametrize("name", [name for name in export.FORMATS if name != "speedscope"])
 def test_each_format_is_whole_with_a_summary_and_absent_without(tmp_path: Path, name: str) -> None:
     made = export.make(name, tmp_path / "out", "stages", Wanted())
