@@ -7,6 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from tests.unit.outputs import samples
 from wptrace.model.book import RECURSION, RING_FULL
 from wptrace.model.report import Output
 from wptrace.outputs.fanout import FanOut
@@ -33,3 +34,16 @@ def test_all_are_closed_whatever_one_says() -> None:
     with pytest.raises(OSError, match="full"):
         FanOut(*outputs).close()
     assert [output.close.call_count for output in outputs] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("name", sorted({*METHODS} - {"losses", "close"}))
+def test_files_are_written_to_their_ends_when_the_reader_of_the_first_has_left(name: str) -> None:
+    gone, file = Mock(**{f"{name}.side_effect": BrokenPipeError}), Mock()
+    outputs = FanOut(gone, file)
+    reported = [object() for _ in list(inspect.signature(getattr(Output, name)).parameters)[1:]]
+    getattr(outputs, name)(*reported)
+    outputs.summary(samples.report({}, kind="summary"))
+    outputs.close()
+    assert [call[0] for call in file.method_calls] == [name, "summary", "close"]
+    assert [call[0] for call in gone.method_calls] == [name]
+    assert outputs.first is gone
