@@ -40,6 +40,8 @@ _NO_LABELS = {TASK, COMM, FILE, CGROUP, STACK, PASID, CALL, *TEXTS}
 _NAMES = {DEVICE: "device", OPERATION: "operation", CPU: "cpu"}
 _OWN_LABELS = ("kind", "stage", "le")
 """What series have besides the labels of their kind."""
+_OF_BOOKS = {"finished", "failed", "lost", "in_flight"}
+"""Counts of books, besides which a definition may have outcomes of the same names."""
 _BASE_UNITS = {"ns": "seconds", "ms": "seconds"}
 # The limit of one flow: groups beyond this many distributions are one, `others`.
 _MOST = 20_000
@@ -280,10 +282,12 @@ class Derived:
         for kind in kinds:
             for field in kind.counters:
                 # A family is named like its counter, and is there once something has happened; `bytes` from the start.
+                name = plain(field.name)
+                whole = ("outcome", name) if name in _OF_BOOKS else (name,)
                 for group, counts in sums.get(kind, {}).items():
                     if counts[field.name] or field.unit == "bytes":
                         family = self._family(
-                            (prefix, plain(field.name)), "counter", _base(field.unit), _sentence(field.description)
+                            (prefix, *whole), "counter", _base(field.unit), _sentence(field.description)
                         )
                         family.add(self._labels_of(group), scaled(counts[field.name], field.unit))
 
@@ -429,7 +433,8 @@ def _labels(group: Group) -> Iterator[tuple[str, str]]:
     for one, value in zip(group.kind.labels, group.values):
         if one.type not in _NO_LABELS:
             name = _NAMES.get(one.type, plain(one.name))
-            while name in taken or name[0].isdigit():
+            # Prometheus drops what begins with two underscores.
+            while name in taken or not name[0].isalpha():
                 name = f"label_{name}"
             taken.add(name)
             yield label(name, _shown(one, value))

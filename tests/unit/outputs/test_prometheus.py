@@ -19,7 +19,7 @@ from wptrace.flows.io.parts.owners import KINDS as OWNED
 from wptrace.flows.size import REQUEST as SIZES
 from wptrace.model.book import RING_FULL, STATE_FULL, Book
 from wptrace.model.distribution import Distribution
-from wptrace.model.kind import DEVICE, NUMBER, REQUESTS, Kind, Label, Noun, Task
+from wptrace.model.kind import DEVICE, NUMBER, REQUESTS, CounterField, Kind, Label, Noun, Task
 from wptrace.model.report import Snapshot
 from wptrace.model.tally import Tally
 from wptrace.outputs.metrics import Owners, Process, Source
@@ -155,12 +155,23 @@ def test_cpus_are_numbers_as_those_of_others() -> None:
 
 
 def test_labels_of_a_definition_may_have_any_names() -> None:
-    labels = [Label(name, NUMBER) for name in ("kind", "le", "a-b", "a_b", "0x")] + [Label("disk", DEVICE)]
+    labels = [Label(name, NUMBER) for name in ("kind", "le", "a-b", "a_b", "0x", "__state")] + [Label("disk", DEVICE)]
     kind = Kind("object", Noun("object"), [*labels, Label("device", NUMBER)], nested=True)
-    found = of(Metrics([source(kind, name="x")]), snapshot({kind.group(*range(7)): {"total": distribution([5])}}))
-    own = {"label_kind": "0", "label_le": "1", "a_b": "2", "label_a_b": "3", "label_0x": "4"}
-    named = {"kind": "object", "device": "5", "label_device": "6", **own}
+    found = of(Metrics([source(kind, name="x")]), snapshot({kind.group(*range(8)): {"total": distribution([5])}}))
+    own = {"label_kind": "0", "label_le": "1", "a_b": "2", "label_a_b": "3", "label_0x": "4", "label___state": "5"}
+    named = {"kind": "object", "device": "6", "label_device": "7", **own}
     assert found[key("wptrace_x_duration_seconds_count", **named)] == 1
+
+
+@pytest.mark.parametrize("outcome", ["failed", "lost", "finished", "in-flight"])
+def test_outcomes_of_a_definition_are_not_those_of_its_book(outcome: str) -> None:
+    kind = Kind("object", Noun("object"), (), nested=True, counters=[CounterField(outcome, "of those")])
+    found = of(Metrics([source(kind, name="mine")]), snapshot({}, {kind.group(): {outcome: 7}}))
+    name = outcome.replace("-", "_")
+    assert found[key(f"wptrace_mine_outcome_{name}_total", kind="object")] == 7
+    assert [labels for metric, labels in found if metric.startswith(f"wptrace_mine_{name}")] == [
+        frozenset({("book", "requests")})
+    ]
 
 
 @pytest.mark.parametrize("name", [*HOSTILE, 'a"b\\c\\n', "x" * 5000])
