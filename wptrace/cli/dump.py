@@ -17,6 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from wptrace.outputs.text.words import printable
     from wptrace.tools import recorders
 
     found = recorders.running()
@@ -32,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(there, hint=_hint(found))
     pid, folder = next(iter(found.items()))
     recorders.ask(pid)
-    print(f"process {pid} writes its recorder to a file in {folder}")
+    print(f"process {pid} writes its recorder to a file in {printable(folder)}")
     return 0
 
 

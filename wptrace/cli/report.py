@@ -25,10 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from wptrace.outputs.text.words import printable
+
     if options.output is None:
         options.output = str(_page(common.named(options.capture_file, "report")))
         code = replay.run(options)
-        print(options.output)
+        print(printable(options.output))
         return code
     return replay.run(options)
 

@@ -55,6 +55,14 @@ def test_a_report_is_a_page_beside_the_capture(file: Path, tmp_path: Path, capsy
     assert other.read_text().startswith("<!doctype html>")
 
 
+def test_the_name_of_a_page_does_not_move_the_cursor(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(file.rename(tmp_path / "\x1b[2J\n.wpt"))]) == 0
+    assert capsys.readouterr().out == f"{tmp_path}/\\x1b[2J\\n.html\n"
+    assert (tmp_path / "\x1b[2J\n.html").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
