@@ -51,12 +51,12 @@ class Otf2Export(Export):
             self._writer = self._library.writer.Writer(folder, timer_resolution=_RESOLUTION, chunk_size_events=_CHUNK)
             self._writer.creator = f"wptrace {__version__}"
             made = self._writer.definitions
-            self._node = made.system_tree_node(f"wptrace {start.flow} on {printable(start.kernel)}", "machine")
+            self._node = made.system_tree_node(printable(f"wptrace {start.flow} on {start.kernel}"), "machine")
             kinds = self._library.Type
             types = {str: kinds.STRING, int: kinds.INT64, bool: kinds.INT64}
             self._order = made.attribute("stages", "stages", kinds.STRING)
             self._fields = {
-                field: made.attribute(field.name, field.name, types[field.type])
+                field: made.attribute(name := printable(field.name), name, types[field.type])
                 for field in start.event_fields
                 if field.name not in _WHERE
             }
@@ -78,10 +78,10 @@ class Otf2Export(Export):
                 self._left_out += 1
                 return
             name = " ".join(filter(None, (words.group(event.group), event.group.kind.noun.one)))
-            whole = made.region(name[:_LONGEST])
+            whole = made.region(printable(name)[:_LONGEST])
             to.enter(event.start_ns, whole, self._attributes(event))
             for one in placed(event):
-                stage = made.region(one.stage)
+                stage = made.region(printable(one.stage))
                 to.enter(one.begin_ns, stage)
                 to.leave(one.end_ns, stage)
             to.leave(event.end_ns, whole)

@@ -14,8 +14,10 @@ import pytest
 from tests.unit.outputs import path
 from tests.unit.outputs.export.events import some, sums
 from tests.unit.outputs.export.test_rows import written
-from tests.unit.outputs.samples import HOSTILE
+from tests.unit.outputs.samples import HOSTILE, NOON
 from wptrace.errors import UsageError
+from wptrace.model.kind import EventField, Kind, Noun, Point, Stage
+from wptrace.model.report import Event
 from wptrace.outputs import export
 from wptrace.outputs.registry import Wanted
 
@@ -89,6 +91,17 @@ def test_events_at_once_have_a_bounded_number_of_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", HOSTILE, ids=ascii)
 def test_names_can_do_nothing(tmp_path: Path, name: str) -> None:
     folder = written(tmp_path, "otf2", path.start(), path.operation(comm=name, path=name, dev=name), SUMMARY)
+    with otf2.reader.open(str(folder / "traces.otf2")) as trace:
+        assert all(one.name.isprintable() for one in trace.definitions.strings)
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=ascii)
+def test_names_that_a_forged_capture_declares_can_do_nothing(tmp_path: Path, name: str) -> None:
+    stage, fields = Stage(name, Point("B", "begin"), Point("E", "end"), "", ""), [EventField(name, str)]
+    kind = Kind("mine", Noun(name), (), [stage], fields=fields)
+    event = Event(kind.group(), NOON, 5, {name: 5}, {name: name})
+    start = path.start()._replace(flow=name, kinds=(kind,))
+    folder = written(tmp_path, "otf2", start, event, SUMMARY)
     with otf2.reader.open(str(folder / "traces.otf2")) as trace:
         assert all(one.name.isprintable() for one in trace.definitions.strings)
 
