@@ -6,6 +6,7 @@ Pids, commands and paths are no labels, whatever the rows are of: each new one w
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -445,7 +446,12 @@ def _shown(label: Label, value: Any) -> str:
 
 
 def label(name: str, value: object) -> tuple[str, str]:
-    return name, str(value)[:_LONGEST]
+    """Two long values that begin alike are two series all the same."""
+    text = str(value)
+    if len(text) > _LONGEST:
+        mark = f"~{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()[:12]}"
+        text = text[: _LONGEST - len(mark)] + mark
+    return name, text
 
 
 def plain(name: str) -> str:

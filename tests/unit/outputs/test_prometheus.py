@@ -22,7 +22,7 @@ from wptrace.model.distribution import Distribution
 from wptrace.model.kind import DEVICE, NUMBER, REQUESTS, CounterField, Kind, Label, Noun, Task
 from wptrace.model.report import Snapshot
 from wptrace.model.tally import Tally
-from wptrace.outputs.metrics import Owners, Process, Source
+from wptrace.outputs.metrics import Owners, Process, Source, label
 from wptrace.outputs.prometheus import Metrics
 
 PROCESS = Process(1.5, 30 << 20, 1_700_000_000.5, bpf_is_timed=True)
@@ -180,7 +180,21 @@ def test_names_may_have_anything_in_them(name: str) -> None:
     text = made.encode(errors="replace").decode()
     found = samples(classic(text))
     (device,) = {dict(labels)["device"] for _, labels in found if "device" in dict(labels)}
-    assert device == name[:128].encode(errors="replace").decode()
+    assert device == label("device", name)[1].encode(errors="replace").decode()
+
+
+def test_long_names_that_begin_alike_are_two_series() -> None:
+    """A pod may have a name of 253 characters, and who makes it chooses it."""
+    names = [f"{'x' * 200}{end}" for end in ("1", "2", "\ud800")]
+    cells = {group(name): {"total": distribution([1000] * count)} for count, name in enumerate(names, 1)}
+    found = of(Metrics([source(KIND)]), snapshot(cells))
+    counts = {
+        dict(labels)["device"]: count
+        for (name, labels), count in found.items()
+        if name == "wptrace_io_duration_seconds_count"
+    }
+    assert sorted(counts.values()) == [1, 2, 3]
+    assert {len(name) for name in counts} == {128}
 
 
 def test_there_is_an_end_to_the_number_of_series_and_none_is_lost() -> None:
