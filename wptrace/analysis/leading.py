@@ -29,7 +29,7 @@ Who = Hashable
 
 class Leading:
     def __init__(self, kinds: frozenset[Kind], top: int, who: Callable[[Any], Who]) -> None:
-        """Several owners may be the same for `who`."""
+        """Several owners may be the same for `who`, or be among the others."""
         self._kinds, self._top, self._who = kinds, top, who
         self._last: Snapshot | None = None
         self._scores: dict[Who, float] = {}
@@ -62,8 +62,8 @@ class Leading:
         scores = {who: score * fade for who, score in self._scores.items() if score * fade >= 1}
         for group, found in new.items():
             owner = owners.owner(group)
-            if owner != OTHERS and TOTAL in found:
-                who = self._who(owner)
+            who = OTHERS if owner == OTHERS else self._who(owner)
+            if who != OTHERS and TOTAL in found:
                 scores[who] = scores.get(who, 0.0) + found[TOTAL].sum
         ranked = sorted(scores, key=scores.__getitem__, reverse=True)
         self._scores = {who: scores[who] for who in ranked[:_MOST_SCORES]}

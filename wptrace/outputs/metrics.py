@@ -24,6 +24,7 @@ from wptrace.model.kind import (
     DEVICE,
     FILE,
     OPERATION,
+    OTHERS,
     PASID,
     STACK,
     TASK,
@@ -72,6 +73,11 @@ class Owners(NamedTuple):
     """How many owners have series of their own."""
     volumes: Callable[[], Sequence[tuple[str, ...]]] = tuple
     """Device and name of each, and values for as many of these labels as a volume has."""
+
+    def who(self, owner: Any) -> tuple[str, ...] | str:
+        """Return whose series it is: an owner may be called like that of all others, and is one of them."""
+        found = self.of(owner)
+        return OTHERS if found == (OTHERS,) * len(self.labels) else found
 
 
 class Fired(NamedTuple):
@@ -169,7 +175,7 @@ class Derived:
             elif same and leading is not None:
                 leading.keep(owners.top)
             else:
-                self._leading[number] = Leading(kinds, owners.top, owners.of)
+                self._leading[number] = Leading(kinds, owners.top, owners.who)
 
     def group(self, flow: int, group: Group) -> Group:
         """The group that has the series of another one, in the flow with this number."""

@@ -19,7 +19,7 @@ from wptrace.flows.io.parts.owners import KINDS as OWNED
 from wptrace.flows.size import REQUEST as SIZES
 from wptrace.model.book import RING_FULL, STATE_FULL, Book
 from wptrace.model.distribution import Distribution
-from wptrace.model.kind import DEVICE, NUMBER, REQUESTS, CounterField, Kind, Label, Noun, Task
+from wptrace.model.kind import DEVICE, NUMBER, OTHERS, REQUESTS, CounterField, Kind, Label, Noun, Task
 from wptrace.model.report import Snapshot
 from wptrace.model.tally import Tally
 from wptrace.outputs.metrics import Owners, Process, Source, label
@@ -234,6 +234,26 @@ def test_two_flows_have_families_of_their_own() -> None:
     found = of(metrics, snapshot({group("sda"): cell([1], [1])}), snapshot({}))
     assert found[key("wptrace_size_2_finished_total", book="requests")] == 12
     assert found[key("wptrace_flow_info", flow="size-2", level="path")] == 1
+
+
+@pytest.mark.parametrize("labels", [("namespace",), ("namespace", "pod")])
+def test_an_owner_called_others_is_one_of_them(labels: tuple[str, ...]) -> None:
+    """Two samples of one series would be there, of which Prometheus drops one."""
+    operation = OWNED["cgroup"][0]
+    cells = {
+        operation.group("sda", "read", owner): {"total": distribution([10**9] * count)}
+        for count, owner in enumerate(("a", "others named", OTHERS), 1)
+    }
+    metrics = Metrics([source(operation)])
+    metrics.own(Owners(labels, lambda owner: (owner.partition(" ")[0],) * len(labels), 9))
+    for _ in range(2):
+        found = of(metrics, snapshot(cells))
+    counts = {
+        dict(labels)["namespace"]: count
+        for (name, labels), count in found.items()
+        if name == "wptrace_io_owner_duration_seconds_count"
+    }
+    assert counts == {"a": 1, "others": 5}
 
 
 def test_owners_are_labels_by_choice() -> None:
