@@ -91,7 +91,12 @@ class History(QuietConsumer):
         flow = self._trace.flow
         self._path = _free(self._folder)
         self._output = CaptureOutput(self._path, About(flow.view, flow.verdict_kinds))
-        self._output.start(self._trace.start)
+        try:
+            self._output.start(self._trace.start)
+        except WptraceError:
+            # Nothing can be read of it, and while a disk is full there would be one more for each attempt.
+            self._path.unlink()
+            raise
         self._first, self._until = first, now + _FILE_S
         return self._output
 

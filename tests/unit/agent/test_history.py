@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from tests.unit.engine.conftest import Time
 from tests.unit.engine.test_run import Fake
 from tests.unit.outputs.samples import SECOND, distribution, report, start
 from wptrace.agent.history import History
+from wptrace.capture import channel
 from wptrace.capture.writer import About, CaptureOutput
 from wptrace.engine.session import Session
 from wptrace.errors import WptraceError
@@ -145,6 +148,23 @@ def test_a_full_disk_costs_history_and_nothing_else(
     # The gap ends with the last attempt.
     assert 0 < counted(tmp_path / "io") < total(session)
     assert len(said) == 5
+
+
+def test_a_disk_that_stays_full_gets_no_file_a_minute(
+    session: Session, clock: Time, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file may be made where there is no room for its first byte; a replay reads at most 10,000."""
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    kept(session, clock, tmp_path / "io", said)
+    play(session, clock, 100.0)
+    before = list((tmp_path / "io").iterdir())
+    monkeypatch.setattr(channel, "write", full)
+    play(session, clock, 600.0)
+    assert len(said) > 5
+    assert list((tmp_path / "io").iterdir()) == before
 
 
 def test_a_day_of_a_disk_takes_less_than_15_megabytes(tmp_path: Path) -> None:
