@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Callable, TextIO
@@ -19,6 +20,8 @@ from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text.words import is_nobody, printable
 
 _FORMULAS = ("=", "+", "-", "@")
+_NUMBER = re.compile("-[0-9]+")
+"""A number is none, and labels of a definition are numbers as well."""
 # The column of the time of day.
 _TIME = 1
 _KNOWN = 1024
@@ -115,7 +118,7 @@ def _quoted(cell: Any) -> str:
 def _text(cell: str) -> str:
     """Quote a text that spreadsheets would take for a formula, by an apostrophe."""
     cell = printable(cell)
-    return f"'{cell}" if cell.startswith(_FORMULAS) else cell
+    return f"'{cell}" if cell.startswith(_FORMULAS) and not _NUMBER.fullmatch(cell) else cell
 
 
 def _labels(kinds: Sequence[Kind]) -> list[str]:

@@ -160,6 +160,22 @@ def test_a_flow_by_definition_has_its_labels() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("value", "cell"),
+    [
+        (-22, "-22"),
+        ("-22", "-22"),
+        ("=1+1", "'=1+1"),
+        ("-1+a!A1", "'-1+a!A1"),
+        ("@sum", "'@sum"),
+        ("+1", "'+1"),
+    ],
+)
+def test_csv_takes_no_negative_number_for_a_formula(value: Any, cell: str) -> None:
+    (row,) = table(FLOW, DEFINED._replace(group=PACKET.group("eth0", value)))
+    assert row["label:dev"] == cell
+
+
 # --- The command ------------------------------------------------------------------------------------------------------
 
 
