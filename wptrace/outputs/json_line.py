@@ -21,16 +21,17 @@ def encoded(line: Any) -> str:
     """
     text = _ENCODER.encode(line)
     # A character beyond U+FFFF takes two surrogates, and is sound.
-    return _ENCODER.encode(_sound(line)) if "\\ud" in text else text
+    return _ENCODER.encode(sound(line)) if "\\ud" in text else text
 
 
-def _sound(value: Any) -> Any:
+def sound(value: Any) -> Any:
+    """Return it with characters alone in its texts, so that names of different bytes stay different."""
     if isinstance(value, str):
         return _SURROGATE.sub(_byte, value)
     if isinstance(value, dict):
-        return {_sound(key): _sound(one) for key, one in value.items()}
+        return {sound(key): sound(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_sound(one) for one in value]
+        return [sound(one) for one in value]
     return value
 
 

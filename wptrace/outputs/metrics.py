@@ -36,6 +36,7 @@ from wptrace.model.kind import (
     Label,
 )
 from wptrace.model.report import BYTES, Snapshot, merged
+from wptrace.outputs.json_line import sound
 
 # Kinds of values of which there may be any number.
 _NO_LABELS = {TASK, COMM, FILE, CGROUP, STACK, PASID, CALL, *TEXTS}
@@ -452,10 +453,10 @@ def _shown(label: Label, value: Any) -> str:
 
 
 def label(name: str, value: object) -> tuple[str, str]:
-    """Two long values that begin alike are two series all the same."""
-    text = str(value)
+    """Two values are two series, also where they are long and begin alike, or are no UTF-8."""
+    text = str(sound(str(value)))
     if len(text) > _LONGEST:
-        mark = f"~{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()[:12]}"
+        mark = f"~{hashlib.sha256(text.encode()).hexdigest()[:12]}"
         text = text[: _LONGEST - len(mark)] + mark
     return name, text
 

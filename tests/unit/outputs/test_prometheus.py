@@ -197,6 +197,16 @@ def test_long_names_that_begin_alike_are_two_series() -> None:
     assert {len(name) for name in counts} == {128}
 
 
+def test_names_of_other_bytes_are_other_series() -> None:
+    """Labels of a definition may be names of threads, which may be any bytes."""
+    kind = Kind("object", Noun("object"), [Label("task", "text")], nested=True)
+    cells = {kind.group(name): {"total": distribution([1000])} for name in ("\udcff", "\udcfe", "\udcffx")}
+    made = Metrics([source(kind)]).text([snapshot(cells)], PROCESS)
+    found = samples(classic(made.encode(errors="replace").decode()))
+    tasks = [dict(labels)["task"] for name, labels in found if name == "wptrace_io_duration_seconds_count"]
+    assert sorted(tasks) == [r"\xfe", r"\xff", r"\xffx"]
+
+
 def test_there_is_an_end_to_the_number_of_series_and_none_is_lost() -> None:
     metrics = Metrics([source(KIND)])
     cells = {group(f"nbd{number}"): {"total": distribution([1000])} for number in range(20_000)}
