@@ -148,7 +148,7 @@ def add_exports(show: argparse._ActionsContainer) -> None:
     from wptrace.outputs.export import FORMATS
 
     show.add_argument(
-        "--report", metavar="FILE", help="also write a page for any browser; short for --export html=FILE"
+        "--report", action=Once, metavar="FILE", help="also write a page for any browser; short for --export html=FILE"
     )
     show.add_argument(
         "--export",

@@ -48,6 +48,7 @@ def test_a_trace_that_fails_leaves_none(tmp_path: Path) -> None:
         (["--report", ""], "name of a file"),
         (["--report", "x", "--export", "html=./x"], "named twice"),
         (["--report", "x", "-o", "x"], "named twice"),
+        (["--report", "x", "--report", "y"], "--report takes one value, not both x and y"),
         (["--report", "x", "--each", "--capture", "x"], "named twice"),
         (["--export", "csv=x", "--each", "--capture", "y"], "use --export with wptrace replay"),
         (["--report", "x", "--slow", "1ms", "--capture", "y"], "use --export with wptrace replay"),
