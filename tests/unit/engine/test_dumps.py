@@ -153,7 +153,7 @@ def test_while_a_disk_stays_slow_half_of_each_dump_is_new(
     one, clock_ns = make(on_slow=True), 100 * SECOND
     monkeypatch.setattr(time, "monotonic_ns", lambda: clock_ns)
     recorder.span_ns = 30 * SECOND
-    written = []
+    written: list[float] = []
     for quarter in range(200):
         clock_ns += SECOND // 4
         recorder.slow_seen_ns = clock_ns - 1
