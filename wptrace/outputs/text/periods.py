@@ -68,7 +68,7 @@ class PeriodsView(View):
         for name, one in found:
             yield _row(name, one, report.duration_ns)
         if len(found) > 1:
-            yield _row("all", whole, report.duration_ns * len(found))
+            yield _row("all", whole, report.duration_ns)
         yield ""
         yield from histogram.rows(whole, width)
 
