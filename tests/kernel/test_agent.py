@@ -144,13 +144,18 @@ def metrics_address(status: str) -> str:
     return str(found)
 
 
-def scrape(status: str, disk: Disk, made: int = 0) -> float:
-    """Return how many reads of a disk the metrics count; `made` is how many fio has made."""
+def scraped(status: str, disk: Disk) -> tuple[float, dict[str, float]]:
+    """Return how many reads of a disk the metrics count, and how many they say are lost, by cause."""
     text = metrics(metrics_address(status))
     lost = re.findall(r'^wptrace_loss_total\{.*cause="(\w+)"\} (.+)$', text, re.M)
     name = f'wptrace_io_duration_seconds_count{{device="{disk.name}",operation="read",kind="request"}} '
     finished = sum(float(line.removeprefix(name)) for line in text.splitlines() if line.startswith(name))
-    loss = {cause: float(count) for cause, count in lost}
+    return finished, {cause: float(count) for cause, count in lost}
+
+
+def scrape(status: str, disk: Disk, made: int = 0) -> float:
+    """Return how many reads of a disk the metrics count, without loss; `made` is how many fio has made."""
+    finished, loss = scraped(status, disk)
     unskipped({"loss": loss, "requests": {"finished": finished}}, made, stamped=True)
     assert not loss
     return finished

@@ -14,7 +14,7 @@ from threading import Timer
 import pytest
 
 from tests.kernel.disks import Disk, fio, total
-from tests.kernel.test_agent import CONFIG, Agent, metrics_address, running, scrape
+from tests.kernel.test_agent import CONFIG, Agent, metrics_address, running, scrape, scraped
 from tests.kernel.test_capture import replayed
 from tests.kernel.trace import PATIENCE, count, metrics, wait_until, wptrace
 
@@ -177,7 +177,9 @@ def test_the_folder_limits_the_file_of_a_run(disk: Disk, tmp_path: Path) -> None
         status = agent.ready
         assert loaded(status)["failed"] == 0
         # Of so many, a busy hardened kernel hides the ends of some (docs/kernels.md).
-        assert 0.999 * seen <= scrape(status, disk) <= seen
+        finished, loss = scraped(status, disk)
+        assert 0.999 * seen <= finished <= seen
+        assert loss.keys() <= {"unseen"}
         pull(agent, "other")
         assert "enough was dumped in the last 24 hours (daily)" in heard_until(agent, "does not load")
         assert loaded(status)["daily"] == 1
