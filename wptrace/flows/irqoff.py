@@ -159,6 +159,7 @@ class IrqoffFlow(Flow):
         self._options = options
         self._tick_ns = tick_ns(options.min_ns, perf.most_a_second())
         self._ticks = perf.Ticks(self._tick_ns)
+        self._possible = cpus.possible()
         self._since: dict[int, int] = {}
         """By CPU: since when it ticks."""
         self._sampler: Paced | None = None
@@ -323,7 +324,7 @@ class IrqoffFlow(Flow):
 
     def _cells(self) -> dict[int, Any]:
         """The cells by CPU."""
-        return dict(zip(cpus.possible(), self._obj.maps["cells"][0]))
+        return dict(zip(self._possible, self._obj.maps["cells"][0]))
 
     def _late(self) -> list[tuple[int, int, int]]:
         """CPUs that do not tick: for how long, and when they did last."""
