@@ -27,7 +27,7 @@ from wptrace.bpf.ring import Pages, Reader, Record, Ring
 from wptrace.flows.io import block as io_block
 from wptrace.flows.io import options as io_options
 from wptrace.flows.io import path as io_path
-from wptrace.model.report import Start
+from wptrace.model.report import Event, Start
 from wptrace.model.rows import offer_rows
 from wptrace.outputs.registry import CSV, LINES, NDJSON, Wanted, make
 
@@ -83,39 +83,56 @@ def _replayed(image: Image) -> tuple[Ring, memoryview]:
     return Ring(pages, image.layout), producer[:8].cast("Q")
 
 
-def _once(image: Image) -> tuple[int, dict[str, float]]:
-    """Return the number of records, and the seconds for decoding and joining, and for writing."""
+def _once(image: Image, write: Callable[[Sequence[Event]], None]) -> tuple[int, dict[str, float]]:
+    """Return the number of records, and the seconds for decoding, for joining, and for writing, as one command does."""
     ring, producer = _replayed(image)
     stride = (8 + image.layout.size + 7) & ~7
     step = _BATCH // stride * stride
-    count, took = 0, defaultdict[str, float](float)
+    took = defaultdict[str, float](float)
+    for position in range(step, image.produced + step, step):
+        producer[0] = min(position, image.produced)
+        begin = time.process_time()
+        records = ring.read()
+        took["decode"] += time.process_time() - begin
+        begin = time.process_time()
+        image.take(records)
+        write(image.flow.events())
+        took["write"] += time.process_time() - begin
+    return ring.records, took
+
+
+def _written(image: Image, form: str, as_rows: bool) -> dict[str, float]:
+    """Return the seconds for lines of this form, of rows or event by event."""
     # Summaries of --line and --csv go to standard error.
     with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):
-        outputs = {form: make(form, nowhere, image.flow.view, Wanted()) for form in FORMS}
-        for output in outputs.values():
-            output.start(Start("io", "", "", {}, [], image.flow.kinds, []))
-        for position in range(step, image.produced + step, step):
-            producer[0] = min(position, image.produced)
-            begin = time.process_time()
-            records = ring.read()
-            took["decode"] += time.process_time() - begin
-            begin = time.process_time()
-            image.take(records)
-            events = image.flow.events()
-            took["take"] += time.process_time() - begin
-            begin = time.process_time()
-            count += len(list(events))
-            took["join"] += time.process_time() - begin
-            for form, output in outputs.items():
-                begin = time.process_time()
-                assert offer_rows(output, events)
-                took[form] += time.process_time() - begin
-                begin = time.process_time()
-                for event in events:
-                    output.event(event)
-                took[f"{form}, by events"] += time.process_time() - begin
-    assert count == ring.records
-    return count, took
+        output = make(form, nowhere, image.flow.view, Wanted())
+        output.start(Start("io", "", "", {}, [], image.flow.kinds, []))
+
+        def write_rows(events: Sequence[Event]) -> None:
+            assert offer_rows(output, events)
+
+        def write_each(events: Sequence[Event]) -> None:
+            for event in events:
+                output.event(event)
+
+        return _once(image, write_rows if as_rows else write_each)[1]
+
+
+def _run(image: Image) -> tuple[int, dict[str, float]]:
+    """Return the number of records, and the seconds by what is done with them."""
+    made = 0
+
+    def join(events: Sequence[Event]) -> None:
+        nonlocal made
+        made += len(list(events))
+
+    count, took = _once(image, join)
+    assert made == count
+    found = {"decode": took["decode"], "join": sum(took.values())}
+    for form in FORMS:
+        found[form] = sum(_written(image, form, as_rows=True).values())
+        found[f"{form}, by events"] = sum(_written(image, form, as_rows=False).values())
+    return count, found
 
 
 def measure(repeats: int, profile: bool = False) -> list[Found]:
@@ -132,17 +149,16 @@ def measure(repeats: int, profile: bool = False) -> list[Found]:
         for name, flow, direct in cases:
             try:
                 image = _record(flow, disk, direct)
-                runs = [_once(image) for _ in range(repeats)]
+                runs = [_run(image) for _ in range(repeats)]
                 count = runs[0][0]
                 took = {step: statistics.median(run[1][step] for run in runs) / count for step in runs[0][1]}
-                before = took["decode"] + took["take"]
-                rates = {how: 1 / (before + took[how]) for form in FORMS for how in (form, f"{form}, by events")}
+                rates = {how: 1 / took[how] for form in FORMS for how in (form, f"{form}, by events")}
                 one = {
                     "name": name,
                     "records": count,
                     "record_bytes": image.produced // max(count, 1),
                     "decode_per_s": 1 / took["decode"],
-                    "joined_per_s": 1 / (before + took["join"]),
+                    "joined_per_s": 1 / took["join"],
                     "lines_per_s": rates,
                 }
                 found.append(one)
@@ -154,7 +170,7 @@ def measure(repeats: int, profile: bool = False) -> list[Found]:
                 )
                 if profile:
                     watch = cProfile.Profile()
-                    watch.runcall(_once, image)
+                    watch.runcall(_run, image)
                     pstats.Stats(watch).sort_stats("tottime").print_stats(12)
             finally:
                 flow.close()
