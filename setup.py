@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pyproject.toml cannot say: BPF objects, the binding to libbpf and completions are made before they are packed.
+"""Make BPF objects, the binding to libbpf and completions before they are packed: pyproject.toml cannot say that.
 
 Where they cannot be made nothing is built: a wheel without them would install, and fail at its first command.
 """

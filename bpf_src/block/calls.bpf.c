@@ -9,7 +9,7 @@
 #include "block/path/calls.h"
 #include "block/path/stored.h"
 
-/* What a call is about. */
+/* The kind of object that a call is about. */
 enum call_about {
 	CALL_ABOUT_OTHER,
 	CALL_ABOUT_NOT_STORED, /* a pipe, socket or terminal, which only the file tells */

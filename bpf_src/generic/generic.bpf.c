@@ -34,7 +34,7 @@ static __always_inline void charge(struct object *object, __u64 now)
 	life->last_ns = now;
 }
 
-/* What a point may know of an object: few know anything. */
+/* A point's knowledge of an object: few know anything. */
 #define KNOWS (FLAG(VALUE) | FLAG(MARK) | LABELS_MASK)
 
 static __always_inline void learn(struct life *life)
@@ -55,7 +55,7 @@ static __always_inline void learn(struct life *life)
 		life->labels[3] = ARG(labels[3]);
 }
 
-/* What the points of a definition know together. */
+/* Knowledge that the points of a definition share. */
 #define KEPT (FLAG(VALUED) | FLAG(MARKED) | FLAG(LABELLED) | FLAG(SHEDDING) | FLAG(EMITS_RECORDS))
 
 static __always_inline void clear(struct life *life)
@@ -227,7 +227,7 @@ static __always_inline bool reached(struct life *life)
 	return (__s64)(ARG(mark) - life->mark) >= 0;
 }
 
-/* What it takes for an object to count at a point. */
+/* The conditions for an object to count at a point. */
 #define CONDITIONS (AFTER_MASK | FLAG(REACHED) | FLAG(FIRST) | FLAG(NEST))
 
 static __always_inline bool is_due(struct life *life)
@@ -266,7 +266,7 @@ static __always_inline int on_pass(__u64 key, bool asks)
 	return 0;
 }
 
-/* What else may be counted of an end. */
+/* Further counts of an end. */
 #define MORE (OUTCOME_MASK | FLAG(VALUED) | FLAG(FAILED) | FLAG(SHEDDING))
 
 #define ADD_SPENT(stage) \

@@ -102,7 +102,7 @@ static __noinline __u32 displaced(__u64 key)
 	return NOWHERE;
 }
 
-/* What a subprogram returned: the verifier does not know that it is a place. */
+/* The result of a subprogram: the verifier does not know that it is a place. */
 static __always_inline struct object *object_found(__u32 place)
 {
 	return object_at(place_behind(place, 0));

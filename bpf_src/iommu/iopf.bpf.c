@@ -28,7 +28,7 @@ enum iopf_cause {
 };
 EXPORT_ENUM(iopf_cause);
 
-/* What one fault, or a group of them, is found by until it is answered. */
+/* The key of a fault, or a group of them, until it is answered. */
 struct iopf_key {
 	__u64 device;
 	__u32 pasid;

@@ -34,7 +34,7 @@ struct irqoff_record {
 	__u64 stack[FRAMES];
 };
 
-/* What an NMI saw while interrupts were off. */
+/* A sample that an NMI took while interrupts were off. */
 struct irqoff_sample {
 	__u64 ticked_ns;
 	__u64 at_ns;
@@ -113,7 +113,7 @@ const volatile __u64 period_ns = 1000000;
 const volatile __u64 settle_ns = 20000000;
 const volatile __u64 idle_settle_ns = 1000000000;
 
-/* What these structs share with the kernel's own of these names. */
+/* The members that these structs share with the kernel's own of these names. */
 struct rq___stolen {
 	__u64 prev_steal_time;
 } __attribute__((preserve_access_index));

@@ -32,7 +32,7 @@ enum cpu_cause {
 };
 EXPORT_ENUM(cpu_cause);
 
-/* What a row is about. */
+/* The key of a row. */
 enum cpu_by {
 	CPU_BY_CPU,
 	CPU_BY_PROCESS,
@@ -70,7 +70,7 @@ struct {
 /* Counts without a row. */
 EACH_CPU(others, struct cpu_cell, 1);
 
-/* What a new row holds; it would be too large for the stack. */
+/* The content of a new row; it would be too large for the stack. */
 struct cpu_cell fresh;
 
 struct task_times {

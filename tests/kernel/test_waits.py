@@ -541,7 +541,7 @@ def test_stacks_know_a_journal_as_well_as_its_functions_do(
 
 
 def test_a_journal_is_known_where_no_function_can_be_observed(tmp_path: Path) -> None:
-    """Whatever way this kernel has."""
+    """Stacks say so, in whichever way this kernel shows them."""
     with loop_device(tmp_path / "disk.img") as disk, mounted(disk, "ext4", tmp_path / "mounted") as folder:
         commits_preempt_nobody(disk)
         with Trace("--dev", disk.path, "--op", "sync", "--waits", "0", "--each") as trace:
@@ -959,7 +959,7 @@ def test_a_reader_waits_for_memory_of_the_machine(path_flow: Running, throttled:
 @pytest.mark.guest
 @pytest.mark.parametrize("folder", EVERY, indirect=True)
 def test_a_frozen_file_system_holds_up_a_write(flow: Running, folder: Path) -> None:
-    """Whatever it is written with; a directory that waits as well makes none of the writes after it longer."""
+    """In any kind of write; a directory that waits as well makes none of the writes after it longer."""
     written(folder / "file", 1)
     frozen_s, is_frozen = 0.5, threading.Event()
     stuck: list[Line] = []

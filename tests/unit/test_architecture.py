@@ -49,7 +49,7 @@ class Import(NamedTuple):
 
 
 class Module(NamedTuple):
-    """What the rules are about, of one file."""
+    """The facts about a file that the rules concern."""
 
     imports: list[Import]
     raised: list[tuple[int, str]]

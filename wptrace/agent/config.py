@@ -24,7 +24,7 @@ from wptrace.outputs import otlp
 from wptrace.outputs.metrics import of_cgroups
 
 STATE = "/var/lib/wptrace"
-"""What systemd makes for the agent (StateDirectory= of its unit)."""
+"""The folder that systemd makes for the agent (StateDirectory= of its unit)."""
 _MOST_FAULTS = 20
 _MOST_FLOWS = 8
 _MOST_VALUES = 256

@@ -42,7 +42,7 @@ from wptrace.outputs.json_line import sound
 _NO_LABELS = {TASK, COMM, FILE, CGROUP, STACK, PASID, CALL, *TEXTS}
 _NAMES = {DEVICE: "device", OPERATION: "operation", CPU: "cpu"}
 _OWN_LABELS = ("kind", "stage", "le")
-"""What series have besides the labels of their kind."""
+"""Labels of series besides those of their kind."""
 _OF_BOOKS = {"finished", "failed", "lost", "in_flight"}
 """Counts of books, besides which a definition may have outcomes of the same names."""
 _BASE_UNITS = {"ns": "seconds", "ms": "seconds"}

@@ -103,7 +103,7 @@ class _Replay:
         self._shown = False
         """An event was shown."""
         self._described: dict[str, Mapping[str, Any]] = {}
-        """What the capture says of statements, by owner."""
+        """Properties of statements in the capture, by owner."""
         self._neighbours = ReplayedNeighbours(capture, selection, wanted.neighbours) if wanted.neighbours else None
         self._incidents: Incidents | None = None
         if head.of_events and head.start.flow == "io":

@@ -309,7 +309,7 @@ static __always_inline int on_handle_stop(__u32 dev, __u32 number, __u32 blocks)
 	return 0;
 }
 
-/* What is known of the commit that an operation waited for. */
+/* The commit that an operation waited for, as far as it is known. */
 static __always_inline void fill_commit(struct commit *into, struct op_state *op)
 {
 	struct journal_state *state;

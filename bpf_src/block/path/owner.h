@@ -285,7 +285,7 @@ static __always_inline void remember_statement(struct last_statement *last, stru
 }
 #endif
 
-/* What the current task works on. With the place of its operation, that is remembered. */
+/* The current task's unit of work. With the place of its operation, it is remembered. */
 __noinline __u32 owner_of_statement(__u32 place)
 {
 	struct statement statement = {};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What the io_path object shares with Python: stages, causes, cells and records. */
+/* The stages, causes, cells and records that the io_path object shares with Python. */
 #ifndef WPT_PATH_SHARED_H
 #define WPT_PATH_SHARED_H
 
@@ -63,7 +63,7 @@ enum writeback_stage {
 };
 EXPORT_ENUM(writeback_stage);
 
-/* What took an operation's time inside its stages. */
+/* Kinds of interference: they took an operation's time inside its stages. */
 enum interference_kind {
 	INTERFERENCE_KIND_PREEMPTED,
 	INTERFERENCE_KIND_HARDIRQ,
@@ -73,7 +73,7 @@ enum interference_kind {
 };
 EXPORT_ENUM(interference_kind);
 
-/* What held bios before they got a request. */
+/* Controllers that hold bios before they get a request. */
 enum controller {
 	CONTROLLER_IO_MAX,
 	CONTROLLER_IO_COST,

@@ -29,7 +29,7 @@ def fake(session: Session) -> Fake:
 
 @pytest.fixture
 def said() -> list[str]:
-    """What is said to the journal."""
+    """Messages to the journal."""
     return []
 
 

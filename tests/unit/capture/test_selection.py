@@ -231,7 +231,7 @@ def test_what_rows_alone_cannot_answer(tmp_path: Path, capsys: pytest.CaptureFix
 
 @pytest.fixture
 def rows_by_process(tmp_path: Path) -> Path:
-    """What `wptrace io --by process` counts of two processes, without events."""
+    """A capture of `wptrace io --by process` with two processes and no events."""
     operations, hits, requests = owners.KINDS["process"]
     mine, other = Task("fio", 7), Task("dd", 9)
     cells = {

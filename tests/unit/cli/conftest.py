@@ -14,7 +14,7 @@ from wptrace.kernel import blockdev
 
 
 class Handed(NamedTuple):
-    """What a command hands to the runner."""
+    """The arguments that a command hands to the runner."""
 
     flow: Any
     output: Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the README and other pages say about commands, imports, versions and licences."""
+"""Claims of the README and other pages about commands, imports, versions and licences are true."""
 
 from __future__ import annotations
 

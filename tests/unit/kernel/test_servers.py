@@ -301,7 +301,7 @@ def test_programs_keep_their_places_and_those_that_ended_make_room(tmp_path: Pat
 
 
 def test_damaged_files(tmp_path: Path) -> None:
-    """Whatever is in it, there is an answer."""
+    """Any content has an answer."""
     chance, good = random.Random(7), program()  # noqa: S311 - the same damage each time
     for number in range(300):
         data = bytearray(good)

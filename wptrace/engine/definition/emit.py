@@ -242,7 +242,7 @@ class _Front:
             code.label(known)
 
     def _not_below_0(self, recipe: Recipe) -> None:
-        """What is added up only grows: an error in place of a number of bytes adds nothing."""
+        """Sums only grow: an error in place of a number of bytes adds nothing."""
         code = self._code
         if _may_be_below_0(recipe):
             counted = code.fresh("counted")

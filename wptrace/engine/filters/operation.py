@@ -12,7 +12,7 @@ from wptrace.model.units import parse_bytes
 _SWITCH = "filter_operation"
 _MOST_BYTES = (1 << 64) - 1
 OF_OPERATIONS = ("sync", "pagefault", "swapin")
-"""What no request is: only an operation."""
+"""Kinds of operations that no request can be."""
 
 
 # The least and the most bytes; None for no limit.

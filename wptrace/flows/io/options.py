@@ -76,7 +76,7 @@ class Options(NamedTuple):
     statement_text: str = NORMALISED
     """How to show statements and units."""
     unit: Unit | None = None
-    """What units of work are, for rows by these."""
+    """The definition of units of work, for rows by these."""
     neighbours: bool = False
     """Report which owners had the device while others waited for it."""
     spare: int = 0

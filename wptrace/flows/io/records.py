@@ -74,7 +74,7 @@ class OwnersOfRecords(NamedTuple):
     of: Callable[[int], Any]
     """None for a program or a thread by its name."""
     lists: Callable[[], Mapping[str, list[dict[str, Any]]]] = dict
-    """What is known of them: parts of a summary."""
+    """Their properties, as parts of a summary."""
 
     def fields(self, key: tuple[int, str]) -> dict[str, Any]:
         """The fields of an owner, as rows have them; the key has the name of the task as well."""
