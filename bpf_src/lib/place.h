@@ -16,14 +16,9 @@ __u32 claims[CLAIMS];
 
 static __always_inline __u32 *claims_of(__u64 *place)
 {
-	__u32 at;
+	/* Places lie far from each other. */
+	__u32 at = lower_half((__u64)place) * 0x9e3779b1u >> 22;
 
-	/*
-	 * The verifier forbids arithmetic with a pointer, but its lower half is a number. Places lie far from each
-	 * other.
-	 */
-	asm volatile("%0 = %1" : "=w"(at) : "w"((__u32)(__u64)place));
-	at = at * 0x9e3779b1u >> 22;
 	asm volatile("%0 &= %1" : "+r"(at) : "i"(CLAIMS - 1));
 	return &claims[at];
 }

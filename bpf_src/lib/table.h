@@ -5,15 +5,6 @@
 
 #include "lib/place.h"
 
-/* The verifier forbids arithmetic with a pointer it knows, but its lower half is a plain number. */
-static __always_inline __u32 lower_half(__u64 pointer)
-{
-	__u32 half;
-
-	asm volatile("%0 = %1" : "=w"(half) : "w"((__u32)pointer));
-	return half;
-}
-
 /*
  * Where what has this address belongs, in a table of so many bits. The highest bits of the product depend on all of the
  * address's lower half, the others on fewer: tasks lie in slabs of 32 KiB, so the low 15 bits of theirs are all alike.
