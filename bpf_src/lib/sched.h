@@ -66,6 +66,12 @@ static __always_inline bool left_for_good(struct task_struct *prev, bool trusted
 	return task_state(prev, trusted) == TASK_STATE_DEAD;
 }
 
+/* Whether it sleeps for I/O, as the scheduler counts. */
+static __always_inline bool is_in_iowait(struct task_struct *task, bool trusted)
+{
+	return trusted ? BPF_CORE_READ_BITFIELD(task, in_iowait) : BPF_CORE_READ_BITFIELD_PROBED(task, in_iowait);
+}
+
 /* A task that another task's record names: who ran instead, who woke it. The idle task is tid 0. */
 struct task_name {
 	__u32 tid;

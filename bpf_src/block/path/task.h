@@ -78,7 +78,7 @@ static __always_inline int on_task_switch(__u64 *ctx, bool trusted)
 		} else {
 			op->slept_ns = now;
 			op->tid = FIELD(trusted, prev, pid);
-			op->in_iowait = BPF_CORE_READ_BITFIELD_PROBED(prev, in_iowait);
+			op->in_iowait = is_in_iowait(prev, trusted);
 		}
 	}
 	op = op_of((__u64)next);
