@@ -258,7 +258,16 @@ static __always_inline void fill_in(struct times *times, __u64 allocated)
 
 /* --- Requests are counted ----------------------------------------------------------------------------------------- */
 
-#define COUNT_STAGE(name, from, to) add(&cell->stages[REQUEST_STAGE_##name], times->to - times->from);
+/* A single comparison. The time is read once more, so that the verifier knows nothing of it on both branches. */
+#define COUNT_UP_TO(stage, until) \
+	do { \
+		if ((until) > at) { \
+			hist_add_short(cell, &cell->stages[stage], (until) - at, false); \
+			at = *(const volatile __u64 *)&(until); \
+		} \
+	} while (0)
+
+#define COUNT_REQUEST_UP_TO(name, from, to) COUNT_UP_TO(REQUEST_STAGE_##name, times->to);
 
 static __noinline int count_request(struct bio_state *state)
 {
@@ -282,9 +291,11 @@ static __noinline int count_request(struct bio_state *state)
 	}
 	times = &state->done.times;
 	if (!(state->done.events.below & EVENT_UNDIVIDED)) {
-		EACH_REQUEST_STAGE(COUNT_STAGE)
+		__u64 at = times->queued;
+
+		EACH_REQUEST_STAGE(COUNT_REQUEST_UP_TO)
 	}
-	hist_add_counted(&cell->stages[REQUEST_STAGE_TOTAL], times->completed - times->queued);
+	hist_add_short(cell, &cell->stages[REQUEST_STAGE_TOTAL], times->completed - times->queued, true);
 	COUNT(cell->finished);
 	if (recording)
 		recorder_request(state);
@@ -353,15 +364,6 @@ static __always_inline void drop_only(struct op_state *op)
 			COUNT_MORE((cell)->bytes, result); \
 		} \
 		COUNT((cell)->finished); \
-	} while (0)
-
-/* A single comparison. The time is read once more, so that the verifier knows nothing of it on both branches. */
-#define COUNT_UP_TO(stage, until) \
-	do { \
-		if ((until) > at) { \
-			hist_add_short(cell, &cell->stages[stage], (until) - at, false); \
-			at = *(const volatile __u64 *)&(until); \
-		} \
 	} while (0)
 
 #define COUNT_STAGE_UP_TO(name, from, to) COUNT_UP_TO(ONLY_STAGE_##name, times->to);
