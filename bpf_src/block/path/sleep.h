@@ -36,18 +36,20 @@ static __always_inline bool waits_for_events(struct task_struct *task, bool trus
 	return call < CALLS && calls[call] == CALL_KIND_EVENTS;
 }
 
-static __noinline int leave_with_bio(void *ctx, struct task_struct *task, struct in_hand *bio, bool sleeps,
-				     bool trusted)
+static __noinline int leave_with_bio(void *ctx, struct task_struct *task, struct hand *hand, bool sleeps, bool trusted)
 {
 	struct bio_state *state;
+	struct in_hand *bio;
 	struct op_state *op;
+	__u64 now;
 
-	if (!task || !bio)
+	if (!task || !hand)
 		return 0;
+	bio = &hand->bio;
 	state = bio_at(bio->place - 1);
 	if (state->bio <= DELIVERED || state->done.times.queued != bio->since)
 		return 0; /* it is over */
-	op = op_for(number_of((__u64)task));
+	op = op_for(hand->task);
 	if (!op) {
 		COUNT(loss[PATH_CAUSE_SLEEP_FULL]);
 		return 0;
@@ -59,16 +61,17 @@ static __noinline int leave_with_bio(void *ctx, struct task_struct *task, struct
 	op->carries = true;
 	if (!sleeps)
 		return 0;
+	now = bpf_ktime_get_ns();
 	if (watches_interference())
-		begin_held(ctx, state, bpf_ktime_get_ns());
-	op->in_iowait = BPF_CORE_READ_BITFIELD_PROBED(task, in_iowait);
+		begin_held(ctx, state, now);
+	op->in_iowait = is_in_iowait(task, trusted);
 	/* A stacked device has it, and a worker makes the requests of it. */
 	if (state->kind == BIO_KIND_ABOVE || (!op->in_iowait && !waits_for_events(task, trusted)))
 		return 0;
 	op->slot = state->done.slot;
 	op->op_kind = state->empty ? BLOCK_OP_FLUSH : state->op_kind;
 	op->owner = state->owner;
-	op->slept_ns = bpf_ktime_get_ns();
+	op->slept_ns = now;
 	return 0;
 }
 
@@ -110,9 +113,11 @@ static __noinline int count_sleep(struct op_state *op, __u64 now)
 	if (!cell)
 		return 0;
 	op->woken_ns = until;
-	add(&cell->stages[SLEEP_STAGE_ASLEEP], minus(until, op->slept_ns));
-	add(&cell->stages[SLEEP_STAGE_WAKEUP], now - until);
-	hist_add_counted(&cell->stages[SLEEP_STAGE_TOTAL], minus(now, op->slept_ns));
+	if (until > op->slept_ns)
+		hist_add_short(cell, &cell->stages[SLEEP_STAGE_ASLEEP], until - op->slept_ns, false);
+	if (now > until)
+		hist_add_short(cell, &cell->stages[SLEEP_STAGE_WAKEUP], now - until, false);
+	hist_add_short(cell, &cell->stages[SLEEP_STAGE_TOTAL], now - op->slept_ns, true);
 	COUNT(cell->finished);
 	return 0;
 }
@@ -125,7 +130,7 @@ static __always_inline int on_switch_of_requests(__u64 *ctx, struct task_struct 
 
 	if (hand->bio.place) {
 		if (hand->task == (__u64)prev)
-			leave_with_bio(ctx, prev, &hand->bio, !left_runnable(ctx[0], prev, trusted), trusted);
+			leave_with_bio(ctx, prev, hand, !left_runnable(ctx[0], prev, trusted), trusted);
 		hand->bio.place = 0;
 	}
 	op = find_op((__u64)next);
@@ -137,7 +142,7 @@ static __always_inline int on_switch_of_requests(__u64 *ctx, struct task_struct 
 			name_sleep(op, next, op->woken_ns - op->slept_ns, trusted);
 	}
 	/* It may sleep once more: first for a tag, then for the request. */
-	pick_up(op, number_of((__u64)next));
+	pick_up(op, op->task);
 	free_op(op);
 	return 0;
 }
