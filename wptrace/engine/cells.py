@@ -31,6 +31,8 @@ _PIECE = range(40)
 _PIECE_STRUCT = struct.Struct(f"<{len(_PIECE)}I")
 _ALL_BITS = (1 << 64) - 1
 _BUCKETS = 1 << 32
+# The member with counters of events of requests (`struct event_counts` of bpf_src/lib/block.h).
+_EVENTS = "events."
 
 
 class Elements(Protocol):
@@ -313,6 +315,18 @@ class Cells:
 
     def total(self, counter: str) -> int:
         return sum(counters[counter] for counters in self.counters.values())
+
+    def counted(self, groups: Iterable[Group] | None = None) -> dict[Group, dict[str, int]]:
+        """The counters of rows, else of each row, that its kind declares, if these cells have them."""
+        found: dict[Group, dict[str, int]] = {}
+        for group in self.counters if groups is None else groups:
+            counts = self.counters[group]
+            row = found[group] = {}
+            for name in (field.name for field in group.kind.counters):
+                place = name if name in counts else _EVENTS + name
+                if place in counts:
+                    row[name] = counts[place]
+        return found
 
     def copy(self) -> dict[Group, dict[str, Distribution]]:
         return {

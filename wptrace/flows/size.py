@@ -10,10 +10,10 @@ from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader
 from wptrace.engine.cells import Changes
 from wptrace.engine.devices import LABELS, Devices, by_operation
+from wptrace.engine.differences import argument
 from wptrace.engine.flow import DeviceFlow
 from wptrace.engine.hooks import BOTH, DISK_OF_REQUEST, START, Field, probe
 from wptrace.engine.resolver import load
-from wptrace.engine.tracepoints import argument
 from wptrace.model.book import RECURSION, Book, Cause
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import REQUESTS, Group, Kind, Metric, Noun

@@ -13,11 +13,11 @@ from wptrace.bpf.object import BpfObject
 from wptrace.bpf.ring import Reader, Record, Ring
 from wptrace.engine import filters
 from wptrace.engine.devices import LABELS, Devices
+from wptrace.engine.differences import argument
 from wptrace.engine.filters.task import PID
 from wptrace.engine.flow import Flow
 from wptrace.engine.hooks import DISK_OF_REQUEST, END, START, Field, Hook, probe
 from wptrace.engine.resolver import load
-from wptrace.engine.tracepoints import argument
 from wptrace.kernel import privileges
 from wptrace.kernel.symbols import UNKNOWN, KernelSymbols
 from wptrace.kernel.tasks import name_of

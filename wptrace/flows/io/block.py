@@ -15,18 +15,17 @@ from wptrace.bpf.ring import RATE, Reader, Record, Ring
 from wptrace.capture.records import Raw
 from wptrace.engine import filters
 from wptrace.engine.devices import LABELS, DeviceCells, Devices, by_operation
+from wptrace.engine.differences import argument, timed_out_bit
 from wptrace.engine.filters import Filter, task
 from wptrace.engine.flow import DeviceFlow
 from wptrace.engine.hooks import BOTH, DISK_OF_REQUEST, END, START, Field, Hook, Way, probe
 from wptrace.engine.recorder_size import RecorderSize
 from wptrace.engine.resolver import Loaded, load
 from wptrace.engine.sampling import SampleShedder, Sampling
-from wptrace.engine.tracepoints import argument
 from wptrace.engine.unseen import Unseen
 from wptrace.flows.io.causes import UNSEEN
-from wptrace.flows.io.kinds import FIELDS, REQUEST_EVENTS, STAGES
+from wptrace.flows.io.kinds import FIELDS, REQUEST_EVENTS, STAGES, Events
 from wptrace.flows.io.options import SAMPLE, SAVINGS
-from wptrace.flows.io.request_events import Events, counted, timed_out_bit
 from wptrace.kernel import blockdev, cpus, tasks
 from wptrace.kernel.blkstatus import to_errno
 from wptrace.kernel.clock import wall_offset_ns
@@ -339,7 +338,7 @@ class BlockFlow(DeviceFlow):
         return self._snapshot(
             {REQUESTS: Book.read(started, finished, lost, noted, self._cells.total("failed"))},
             found,
-            {**counted(self._cells), **self._devices.loads.counters()},
+            {**self._cells.counted(), **self._devices.loads.counters()},
             ran.values(),
         )
 

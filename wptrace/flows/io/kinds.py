@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from wptrace.analysis import waits
 from wptrace.engine.devices import LABELS
@@ -290,6 +291,25 @@ REQUEST_EVENTS = (
     ),
 )
 """Other events on the way of a request (`struct event_counts` of bpf_src/lib/block.h)."""
+# Of `struct events`: what links stacked devices, and notes of the path level for itself.
+_NO_EVENTS = ("below", "inline_")
+
+
+class Events:
+    """Decodes the events of single requests, which records pack into a few bytes (`struct events`)."""
+
+    def __init__(self, codec: Any) -> None:
+        self._codec = codec
+        self._nothing = bytes(codec.size)
+
+    def fields(self, data: bytes) -> dict[str, Any]:
+        """Return the fields for the events of a request; empty if there were none."""
+        if data == self._nothing:
+            return {}
+        found = dict(zip(self._codec.fields, self._codec.struct.unpack(data)))
+        events = {name: count for name, count in found.items() if count and name not in _NO_EVENTS}
+        return {"events": events} if events else {}
+
 
 OPERATION = Kind(
     "operation",

@@ -20,6 +20,7 @@ from wptrace.bpf.perf import CPU_CLOCK
 from wptrace.bpf.ring import Reader
 from wptrace.engine import devices, filters, functions
 from wptrace.engine.devices import Devices
+from wptrace.engine.differences import argument, timed_out_bit
 from wptrace.engine.filters import Filter
 from wptrace.engine.filters.file import DIR, FILE
 from wptrace.engine.filters.task import PID
@@ -28,7 +29,6 @@ from wptrace.engine.hooks import DISK_OF_REQUEST, STATE_OF_TASK, Field, Hook, Wa
 from wptrace.engine.recorder_size import RecorderSize
 from wptrace.engine.resolver import Loaded, load
 from wptrace.engine.sampling import Sampling
-from wptrace.engine.tracepoints import argument
 from wptrace.engine.unseen import Unseen
 from wptrace.errors import UsageError, WptraceError
 from wptrace.flows.io import calls, parts
@@ -41,7 +41,6 @@ from wptrace.flows.io.options import FILTERS, Options
 from wptrace.flows.io.parts.counts import Counts
 from wptrace.flows.io.parts.file_systems import FileSystems
 from wptrace.flows.io.parts.part import Distributions, Part, Tracing
-from wptrace.flows.io.request_events import timed_out_bit
 from wptrace.flows.io.state import in_use, values_in_flight, waiting
 from wptrace.kernel import blockdev, cpus, tasks
 from wptrace.kernel.mounts import Place

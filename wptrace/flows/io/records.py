@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from wptrace.bpf.object import BpfObject
 from wptrace.capture.records import Raw, Tail
-from wptrace.flows.io.kinds import HIT, OPERATION, REQUEST, SPARSE
-from wptrace.flows.io.request_events import Events
+from wptrace.flows.io.kinds import HIT, OPERATION, REQUEST, SPARSE, Events
 from wptrace.flows.io.state import path
 from wptrace.flows.io.wait_reasons import SEVERAL, WaitStack
 from wptrace.kernel.blkstatus import to_errno

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from wptrace.analysis.neighbours import Owner
 from wptrace.analysis.overlap import Span
-from wptrace.flows.io.kinds import UNREAD
+from wptrace.flows.io.kinds import UNREAD, Events
 from wptrace.flows.io.options import CGROUP, COMM, PROCESS, THREAD
-from wptrace.flows.io.request_events import Events
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.kernel.tasks import comm
 from wptrace.model.kind import NOBODY, TEXTS, Task

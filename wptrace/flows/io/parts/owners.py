@@ -28,7 +28,6 @@ from wptrace.flows.io.kinds import (
 from wptrace.flows.io.operations import call
 from wptrace.flows.io.options import CALL, CGROUP, COMM, DEVICE, DIR, FILE, PROCESS, STATEMENT, THREAD, UNIT
 from wptrace.flows.io.parts.part import Distributions, Part, Tracing
-from wptrace.flows.io.request_events import counted
 from wptrace.flows.io.state import path_in, path_layout, values_in_flight
 from wptrace.kernel import cpus
 from wptrace.kernel.cgroup_names import CgroupNames
@@ -392,7 +391,7 @@ class Owners(Part):
         # There may be thousands, each in one table only.
         for cells in self.cells.values():
             found.update(cells.shared())
-            for group, counts in counted(cells, cells.copied).items():
+            for group, counts in cells.counted(cells.copied).items():
                 self._counted[group] = Counter(counts)
 
     def add_counters(self, found: dict[Group, Counter[str]]) -> None:

@@ -14,7 +14,6 @@ from wptrace.engine.devices import DeviceCells, Slots
 from wptrace.engine.filters import Filter
 from wptrace.engine.hooks import Hook
 from wptrace.engine.resolver import Loaded
-from wptrace.flows.io.request_events import counted
 from wptrace.model.book import Cause
 from wptrace.model.distribution import Distribution, merge_stages
 from wptrace.model.kind import EventField, Group, Kind
@@ -133,7 +132,7 @@ class Part:
 
     def add_counters(self, found: dict[Group, Counter[str]]) -> None:
         for cells in self.cells.values():
-            for group, counts in counted(cells).items():
+            for group, counts in cells.counted().items():
                 found.setdefault(group, Counter()).update(counts)
 
     def noted(self, obj: BpfObject) -> dict[Cause, int]:
