@@ -248,7 +248,7 @@ def _path(options: argparse.Namespace, events: common.EventOptions, by: str, why
     from wptrace.analysis.statements import NORMALISED
     from wptrace.engine import filters
     from wptrace.flows.io.options import DEVICE, FILTERS, TOP, UNIT, WAITS_NS, Options
-    from wptrace.flows.io.path import PathFlow, RequestFlow
+    from wptrace.flows.io.path import PathFlow
 
     if options.times != "auto":
         raise UsageError("--times needs --level block: the whole path always takes its own times")
@@ -286,4 +286,8 @@ def _path(options: argparse.Namespace, events: common.EventOptions, by: str, why
         memory=common.memory(options),
         ring_bytes=common.ring(options, events),
     )
-    return RequestFlow(wanted, why) if options.level == "request" else PathFlow(wanted)
+    if options.level != "request":
+        return PathFlow(wanted)
+    from wptrace.flows.io.request import RequestFlow
+
+    return RequestFlow(wanted, why)

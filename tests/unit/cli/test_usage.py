@@ -22,7 +22,8 @@ from wptrace.engine.run import RunOptions
 from wptrace.errors import NotPermittedError, UsageError, WptraceError
 from wptrace.flows.io import calls
 from wptrace.flows.io.block import BlockFlow
-from wptrace.flows.io.path import PathFlow, RequestFlow
+from wptrace.flows.io.path import PathFlow
+from wptrace.flows.io.request import RequestFlow
 from wptrace.outputs.text.words import printable
 
 FILE = str(ROOT / "pyproject.toml")

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`wptrace io`: the whole path of reads and writes, from the system call to the device and back to the task.
 
-Each option adds a part (wptrace/flows/io/parts/part.py); this module holds them together. With `--level request`
-operations are not followed: if only system calls reveal them, every system call of the machine pays for that.
+Each option adds a part (wptrace/flows/io/parts/part.py); this module holds them together.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from wptrace.engine.recorder_size import RecorderSize
 from wptrace.engine.resolver import Loaded, load
 from wptrace.engine.sampling import Sampling
 from wptrace.engine.unseen import Unseen
-from wptrace.errors import UsageError, WptraceError
+from wptrace.errors import WptraceError
 from wptrace.flows.io import calls, parts
 from wptrace.flows.io import hooks as io_hooks
 from wptrace.flows.io import operations as io_operations
 from wptrace.flows.io.books import Books
 from wptrace.flows.io.hooks import HOOKS, TICK_NS
-from wptrace.flows.io.kinds import KINDS, OPERATION, OWNED_HIT, OWNED_OPERATION, REQUEST, REQUEST_KINDS
+from wptrace.flows.io.kinds import KINDS, OPERATION, REQUEST
 from wptrace.flows.io.options import FILTERS, Options
 from wptrace.flows.io.parts.counts import Counts
 from wptrace.flows.io.parts.file_systems import FileSystems
@@ -61,7 +60,6 @@ _OPTIONAL = ("emits_records", "interference", "following", "stacked", "watches_r
 _LAST_MOMENT_S = 0.1
 # The time within which a bio that was queued before the trace gets its request.
 _SETTLES_NS = 1_000_000_000
-_ONLY_REQUESTS = "operations and hits of the page cache are not seen at this level, nor the files of direct I/O"
 
 
 class PathFlow(DeviceFlow):
@@ -374,53 +372,6 @@ class PathFlow(DeviceFlow):
         for part in self._parts:
             part.close()
         super().close()
-
-
-class RequestFlow(PathFlow):
-    """`wptrace io --level request`: requests from Q to C, with their owners and the tasks that sleep for them."""
-
-    level = "request"
-    without_options = with_rows = with_recorder = PathFlow.object
-    kinds = REQUEST_KINDS
-    verdict_kinds = (REQUEST,)
-    follows_operations = False
-    hooks = io_hooks.of_requests()
-
-    def __init__(self, options: Options, why: str = "") -> None:
-        """`why` is the reason if the user did not ask for this level."""
-        super().__init__(options)
-        self._why = [f"requests alone: {why}"] if why else []
-        if self.is_remote:
-            raise UsageError(
-                f"{self._devices.remotes[0].name} is served by no block device: there are no requests to follow",
-                hint="--level path",
-            )
-        self.kinds = tuple(kind for kind in self.kinds if kind.name not in (OWNED_OPERATION, OWNED_HIT))
-
-    @staticmethod
-    def configure(obj: BpfObject) -> None:
-        PathFlow.configure(obj)
-        obj.rodata.requests_alone = True
-
-    @staticmethod
-    def checks(chosen: Mapping[str, Way]) -> list[Check]:
-        return []
-
-    @classmethod
-    def hooks_here(cls) -> tuple[Hook, ...]:
-        return cls.hooks
-
-    def _parts_of_files(self, places: Sequence[Place]) -> list[Part]:
-        return []
-
-    def _offered(self) -> tuple[Hook, ...]:
-        return self.hooks
-
-    def _notes(self, loaded: Loaded) -> list[str]:
-        return [*self._why, *super()._notes(loaded), _ONLY_REQUESTS]
-
-    def plan(self) -> list[str]:
-        return [*self._why, *super().plan()]
 
 
 def _rows_fit() -> Check:

@@ -25,7 +25,8 @@ from wptrace.flows.io.causes import REMOVED
 from wptrace.flows.io.hooks import OPERATIONS, SWITCH, THROTTLE
 from wptrace.flows.io.options import BY, Options
 from wptrace.flows.io.parts.tasks import InCgroup
-from wptrace.flows.io.path import PathFlow, RequestFlow
+from wptrace.flows.io.path import PathFlow
+from wptrace.flows.io.request import RequestFlow
 from wptrace.flows.stacks import Options as StacksOptions
 from wptrace.flows.stacks import StacksFlow
 from wptrace.kernel import blockdev, memory
