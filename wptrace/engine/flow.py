@@ -22,7 +22,7 @@ from wptrace.errors import WptraceError
 from wptrace.model import units
 from wptrace.model.book import Book
 from wptrace.model.budget import Saving, Step
-from wptrace.model.diagnosis import Check
+from wptrace.model.diagnosis import DEGRADED, OK, Check
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import Group, Kind
 from wptrace.model.report import Counters, Event, InFlight, Overhead, Snapshot, Source, Start
@@ -247,6 +247,13 @@ class DeviceFlow(Flow):
     def _planned(self, lines: list[str]) -> list[str]:
         # The memory first: it shows whether there is enough for all devices.
         return [*lines, self.planned_memory(self._prepare), *self._devices.shortage]
+
+    def check_memory(self) -> Check:
+        """Check for the memory that a start takes."""
+        planned = self.planned_memory(self._prepare)
+        if self._devices.shortage:
+            return Check("memory", DEGRADED, self._devices.shortage[0], "name the devices of interest with --dev")
+        return Check("memory", OK, planned.replace("take", "takes", 1))
 
     def watch(self, wanted: Sequence[str]) -> None:
         self._devices.aim(self._obj, wanted)

@@ -24,6 +24,7 @@ from wptrace.engine.recorder_size import RecorderSize
 from wptrace.errors import UsageError
 from wptrace.kernel import cpus, memory
 from wptrace.model.book import EARLIER, OVERWRITTEN, TORN, UNNAMED, Book
+from wptrace.model.diagnosis import DEGRADED, OK, Check
 from wptrace.model.kind import Kind
 from wptrace.model.report import Overhead, Report, Start
 from wptrace.model.units import size as human
@@ -239,6 +240,15 @@ def does_not_fit(size: int) -> str:
     if (1 + _OF_DUMP) * size <= room.bytes * (1 - _SPARE):
         return ""
     return f"a recorder does not fit that {takes(size)}: {room.whose} has {human(room.bytes)} free"
+
+
+def check() -> Check:
+    """Check for the size that the manual names."""
+    size = RecorderSize.of_time(30_000_000_000).bytes
+    lacking = does_not_fit(size)
+    if lacking:
+        return Check("recorder", DEGRADED, lacking, SMALLER)
+    return Check("recorder", OK, f"--recorder 30s {takes(size)}")
 
 
 def _areas(records: int, numbers: int, online: Sequence[int]) -> list[Area]:

@@ -25,7 +25,6 @@ from wptrace.engine.filters.file import DIR, FILE
 from wptrace.engine.filters.task import PID
 from wptrace.engine.flow import DeviceFlow
 from wptrace.engine.hooks import DISK_OF_REQUEST, STATE_OF_TASK, Field, Hook, Way
-from wptrace.engine.recorder_size import RecorderSize
 from wptrace.engine.resolver import Loaded, load
 from wptrace.engine.sampling import Sampling
 from wptrace.engine.unseen import Unseen
@@ -37,15 +36,15 @@ from wptrace.flows.io.books import Books
 from wptrace.flows.io.hooks import HOOKS, TICK_NS
 from wptrace.flows.io.kinds import KINDS, OPERATION, REQUEST
 from wptrace.flows.io.options import FILTERS, Options
+from wptrace.flows.io.parts import file_systems
 from wptrace.flows.io.parts.counts import Counts
-from wptrace.flows.io.parts.file_systems import FileSystems
 from wptrace.flows.io.parts.part import Distributions, Part, Tracing
 from wptrace.flows.io.state import in_use, values_in_flight, waiting
 from wptrace.kernel import blockdev, cpus, tasks
 from wptrace.kernel.mounts import Place
 from wptrace.model.book import INCONSISTENT, Cause
 from wptrace.model.budget import KEPT_ONE_IN
-from wptrace.model.diagnosis import DEGRADED, OK, Check
+from wptrace.model.diagnosis import Check
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import TOTAL, Group, Kind, names
 from wptrace.model.report import Counters, Event, InFlight, Snapshot, Source, Start
@@ -95,7 +94,7 @@ class PathFlow(DeviceFlow):
         self._stopped = False
 
     def _parts_of_files(self, places: Sequence[Place]) -> list[Part]:
-        self._file_systems = FileSystems(self._devices, places, every=bool(self._options.spare))
+        self._file_systems = file_systems.FileSystems(self._devices, places, every=bool(self._options.spare))
         return [self._file_systems]
 
     # --- The start ------------------------------------------------------------------------------------------------
@@ -113,9 +112,11 @@ class PathFlow(DeviceFlow):
 
     @staticmethod
     def checks(chosen: Mapping[str, Way]) -> list[Check]:
-        kinds = io_hooks.file_systems(devices.extents((), hidden=True))
-        notes = io_operations.notes(chosen[io_hooks.OPERATION], kinds) if chosen else []
-        return [*(Check("operations", DEGRADED, note) for note in notes), _rows_fit(), _recorder_fits()]
+        from wptrace.engine import recorder
+
+        found = file_systems.checks(chosen[io_hooks.OPERATION]) if chosen else []
+        with closing(PathFlow(Options())) as flow:
+            return [*found, flow.check_memory(), recorder.check()]
 
     @classmethod
     def hooks_here(cls) -> tuple[Hook, ...]:
@@ -372,24 +373,3 @@ class PathFlow(DeviceFlow):
         for part in self._parts:
             part.close()
         super().close()
-
-
-def _rows_fit() -> Check:
-    """Check for the memory of a trace of all disks."""
-    flow = PathFlow(Options())
-    with closing(flow):
-        planned = flow.planned_memory(flow._prepare)
-    if flow.devices.shortage:
-        return Check("memory", DEGRADED, flow.devices.shortage[0], "name the devices of interest with --dev")
-    return Check("memory", OK, planned.replace("take", "takes", 1))
-
-
-def _recorder_fits() -> Check:
-    """Check for the size of recorder that the manual names."""
-    from wptrace.engine import recorder
-
-    size = RecorderSize.of_time(30_000_000_000).bytes
-    lacking = recorder.does_not_fit(size)
-    if lacking:
-        return Check("recorder", DEGRADED, lacking, recorder.SMALLER)
-    return Check("recorder", OK, f"--recorder 30s {recorder.takes(size)}")

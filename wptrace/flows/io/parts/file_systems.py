@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from wptrace.bpf.object import BpfObject
 from wptrace.engine import devices
 from wptrace.engine.devices import Devices
+from wptrace.engine.hooks import Way
 from wptrace.engine.resolver import Loaded
 from wptrace.flows.io import hooks
 from wptrace.flows.io.causes import UNWATCHED
@@ -16,6 +17,13 @@ from wptrace.flows.io.parts.part import Part, Tracing
 from wptrace.kernel import mounts
 from wptrace.kernel.mounts import Place
 from wptrace.model.book import Cause
+from wptrace.model.diagnosis import DEGRADED, Check
+
+
+def checks(way: Way) -> list[Check]:
+    """Checks for the way to observe operations on the file systems of all disks."""
+    kinds = hooks.file_systems(devices.extents((), hidden=True))
+    return [Check("operations", DEGRADED, note) for note in notes(way, kinds)]
 
 
 class FileSystems(Part):
