@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import closing, suppress
 from functools import partial
 from itertools import repeat
 from typing import Callable, NamedTuple
@@ -17,6 +18,7 @@ from wptrace.bpf import trial
 from wptrace.bpf.generated import Generated, Target
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.programs import Program, Statistics
+from wptrace.errors import WptraceError
 from wptrace.flows.io import operations
 from wptrace.kernel import cpus
 from wptrace.model import budget
@@ -91,14 +93,17 @@ def _run(call: Callable[[], object]) -> int:
 
 
 def slow_path_ns() -> float:
-    """The time that the kernel takes to reach programs at both ends of a call, measured with an empty program."""
-    bare_ns = call_ns()
-    program = Generated("nothing", Target("raw_tp", "sys_exit"), trial.NOTHING)
-    try:
-        program.attach()
-        return max(call_ns() - bare_ns - budget.ENTRY_NS, 0.0)
-    finally:
-        program.close()
+    """The time that the kernel takes to reach programs at both ends of a call, measured with an empty program.
+
+    0 where operations are found otherwise, and where no program is permitted: loading will fail with the reason.
+    """
+    with suppress(WptraceError):
+        if are_all_that_is_left():
+            bare_ns = call_ns()
+            with closing(Generated("nothing", Target("raw_tp", "sys_exit"), trial.NOTHING)) as program:
+                program.attach()
+                return max(call_ns() - bare_ns - budget.ENTRY_NS, 0.0)
+    return 0.0
 
 
 class SlowPath:

@@ -10,7 +10,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from wptrace.bpf import trial
@@ -28,7 +28,6 @@ from wptrace.engine.hooks import DISK_OF_REQUEST, STATE_OF_TASK, Field, Hook, Wa
 from wptrace.engine.resolver import Loaded, load
 from wptrace.engine.sampling import Sampling
 from wptrace.engine.unseen import Unseen
-from wptrace.errors import WptraceError
 from wptrace.flows.io import calls, parts
 from wptrace.flows.io import hooks as io_hooks
 from wptrace.flows.io import operations as io_operations
@@ -43,7 +42,6 @@ from wptrace.flows.io.state import in_use, values_in_flight, waiting
 from wptrace.kernel import blockdev, cpus, tasks
 from wptrace.kernel.mounts import Place
 from wptrace.model.book import INCONSISTENT, Cause
-from wptrace.model.budget import KEPT_ONE_IN
 from wptrace.model.diagnosis import Check
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import TOTAL, Group, Kind, names
@@ -159,11 +157,8 @@ class PathFlow(DeviceFlow):
         return self.with_rows if rows else self.with_recorder if recorder else self.without_options
 
     def start(self, reader: Reader) -> Start:
-        # Measured before any program is loaded. If it is not permitted, loading will fail with the reason.
-        self._slow_path_ns = 0.0
-        with suppress(WptraceError):
-            if self.follows_operations and calls.are_all_that_is_left():
-                self._slow_path_ns = calls.slow_path_ns()
+        # Before any program is loaded.
+        self._slow_path_ns = calls.slow_path_ns() if self.follows_operations else 0.0
         self._loaded = loaded = load(self._object, self._hooks(), self._prepare)
         obj = loaded.obj
         self._books = Books(loaded, self._counts, self._devices.everything)
@@ -233,10 +228,6 @@ class PathFlow(DeviceFlow):
         """
         for part in self._parts:
             part.emit(slow_ns, sample, limit)
-
-    def _save(self, one_in: int) -> None:
-        for part in self._parts:
-            part.save(one_in)
 
     # --- Reading --------------------------------------------------------------------------------------------------
 
@@ -337,20 +328,8 @@ class PathFlow(DeviceFlow):
     def shedder(self) -> PathShedder:
         from wptrace.flows.io.parts.shed import PathShedder
 
-        wanted = self._options
-        slow_path = []
-        if self._running.way(io_hooks.OPERATION).name == io_operations.CALLS:
-            (enter,) = io_operations.BY_CALL.starts
-            slow_path = [calls.SlowPath(self._obj.progs[enter], self._slow_path_ns)]
-        many = wanted.slow_ns == 0 or 0 < wanted.sample < KEPT_ONE_IN or wanted.records_later
         self._shedder = PathShedder(
-            self._running,
-            self.follows_operations,
-            self._save if many else None,
-            wanted.interference,
-            TICK_NS,
-            self.read_cells,
-            slow_path,
+            self._running, self._options, self._parts, self.follows_operations, self.read_cells, self._slow_path_ns
         )
         return self._shedder
 

@@ -9,9 +9,12 @@ from typing import Callable
 
 from wptrace.engine.flow import Counted
 from wptrace.engine.resolver import Loaded
-from wptrace.flows.io.hooks import HOOKS, OPERATIONS
+from wptrace.flows.io.calls import SlowPath
+from wptrace.flows.io.hooks import HOOKS, OPERATION, OPERATIONS, TICK_NS
 from wptrace.flows.io.kinds import CONTROLLERS, INTERFERENCES
-from wptrace.flows.io.options import FS, INTERFERENCE, SAMPLE, SAVINGS
+from wptrace.flows.io.operations import BY_CALL, CALLS
+from wptrace.flows.io.options import FS, INTERFERENCE, SAMPLE, SAVINGS, Options
+from wptrace.flows.io.parts.part import Part
 from wptrace.flows.io.state import give_up, operations
 from wptrace.model.budget import EACH, KEPT_ONE_IN, Step, ladder, rate_before
 
@@ -24,37 +27,37 @@ _OF_INTERFERENCE = tuple(hook.id for hook in HOOKS if set(hook.serves) <= {*INTE
 
 
 class PathShedder:
-    """Sheds load. `save_records` reduces records to one in so many; `look` has the flow read its cells, so that objects
-    timed so far are not scaled like later ones."""
+    """Sheds load."""
 
     savings = SAVINGS
 
     def __init__(
         self,
         loaded: Loaded,
+        options: Options,
+        parts: Sequence[Part],
         operations: bool,
-        save_records: Callable[[int], None] | None,
-        interference: bool,
-        tick_ns: int,
         read_cells: Callable[[], object],
-        unseen: Sequence[Counted] = (),
+        slow_path_ns: float,
     ) -> None:
-        """`unseen` is the cost that programs cause but the kernel does not count as theirs."""
-        self._loaded, self._unseen = loaded, unseen
-        self._save_records, self._tick_ns = save_records, tick_ns
-        self._read_cells = read_cells
+        """`read_cells` has the flow read its cells, so that objects timed so far are not scaled like later ones.
+        `slow_path_ns` is what a system call costs besides the programs, if operations are found by these."""
+        self._loaded, self._parts, self._read_cells = loaded, parts, read_cells
+        by_call = BY_CALL.starts if loaded.way(OPERATION).name == CALLS else ()
+        self._slow_path = [SlowPath(loaded.obj.progs[enter], slow_path_ns) for enter in by_call]
         self._off: set[str] = set()
         self.given_up = 0
         self.given_up_requests = 0
         """Requests of operations that were in flight when their hooks were detached."""
-        kinds = [INTERFERENCE] if interference else []
-        kinds += [EACH] if save_records is not None else []
+        kinds = [INTERFERENCE] if options.interference else []
+        if options.slow_ns == 0 or 0 < options.sample < KEPT_ONE_IN or options.records_later:
+            kinds.append(EACH)
         # Only operations know their file: without them, a filter by file would match nothing.
         kinds += [] if loaded.obj.bss.filter_file else [*([FS] if operations else []), SAMPLE]
         self.steps = ladder(kinds)
 
     def programs(self) -> list[Counted]:
-        return [*self._loaded.programs, *self._unseen]
+        return [*self._loaded.programs, *self._slow_path]
 
     def shed(self, step: Step) -> None:
         {
@@ -85,14 +88,14 @@ class PathShedder:
         # The state of interrupts from before the hooks were detached is stale.
         obj.maps["cpu_states"].clear(0)
         self._put_back(_OF_INTERFERENCE)
-        obj.bss.tick_ns = self._tick_ns
+        obj.bss.tick_ns = TICK_NS
         obj.bss.interference_on = True
 
     # --- Records -----------------------------------------------------------------------------------------------------
 
     def _save(self, one_in: int) -> None:
-        if self._save_records is not None:
-            self._save_records(one_in)
+        for part in self._parts:
+            part.save(one_in)
 
     # --- Operations ---------------------------------------------------------------------------------------------------
 
