@@ -27,9 +27,9 @@ from wptrace.errors import WptraceError
 from wptrace.flows.io import operations as io_operations
 from wptrace.flows.io import options as io_options
 from wptrace.flows.io import path as io_path
+from wptrace.flows.io import state as io_state
 from wptrace.flows.io.kinds import REQUEST
 from wptrace.flows.io.options import FS, INTERFERENCE, SAMPLE, SAVINGS
-from wptrace.flows.io.parts import shed as io_shed
 from wptrace.flows.io.state import operations
 from wptrace.kernel import mounts
 from wptrace.model.budget import Step
@@ -290,7 +290,7 @@ def test_after_shedding_and_back_everything_is_counted_again(disk: Disk, monkeyp
     """Under constant load nothing is unmatched, whatever was in flight when hooks were detached or attached."""
     # This load nearly always has a request in flight, and on a busy machine one may take longer than the usual moment.
     # With this limit none is given up.
-    monkeypatch.setattr(io_shed, "_LAST_MOMENT_S", 20.0)
+    monkeypatch.setattr(io_state, "LAST_MOMENT_S", 20.0)
     before = disk.completed()
     with flow_of(io_options.Options((disk.name,), interference=True)) as flow:
         shedder = flow.shedder()

@@ -15,7 +15,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.programs import Statistics
@@ -25,13 +25,21 @@ from wptrace.engine.unseen import Unseen
 from wptrace.flows.io.causes import BIO_FULL, CAUSES, NOTED, OP_FULL, OP_UNENDED, SHED, STALE, UNSEEN
 from wptrace.flows.io.hooks import ENDING
 from wptrace.flows.io.parts.counts import Counts
-from wptrace.flows.io.state import entries, started, unplaced
+from wptrace.flows.io.state import LAST_MOMENT_S, entries, give_time, in_use, started, unplaced
 from wptrace.kernel import blockdev
 from wptrace.model.book import RECURSION, UNMATCHED_START, Book, Cause
 from wptrace.model.kind import OPERATIONS, REQUESTS
 
+if TYPE_CHECKING:
+    from wptrace.engine.devices import Devices
+    from wptrace.flows.io.options import Options
+    from wptrace.flows.io.parts.shed import PathShedder
+    from wptrace.kernel.blockdev import Extent
+
 # The time that the kernel may take from the end of a request to the program that sees it.
 GRACE_NS = 1_000_000_000
+# The time within which a bio that was queued before the trace gets its request.
+_SETTLES_NS = 1_000_000_000
 
 
 class _Head(NamedTuple):
@@ -160,15 +168,50 @@ class Starts(NamedTuple):
 class Books:
     """The books, made of what the programs count, after the cells are read."""
 
-    def __init__(self, loaded: Loaded, counts: Counts, everything: bool) -> None:
-        """Unless `everything` is traced, operations are counted once their device is known to be traced."""
-        self._loaded, self._obj, self._counts, self._everything = loaded, loaded.obj, counts, everything
+    def __init__(self, loaded: Loaded, options: Options, devices: Devices, counts: Counts) -> None:
+        self._loaded, self._obj, self._counts = loaded, loaded.obj, counts
+        self._options, self._devices = options, devices
+        # Unless all are traced, operations are counted once their device is known to be traced.
+        self._everything = devices.everything
         self._causes = [CAUSES[name] for name in self._obj.enum("path_cause")]
         self.stale = StaleRequests(self._obj)
-        self.unseen = Unseen(())
+        self._unseen = Unseen(())
+        self._closed = False
+
+    def open(self) -> None:
+        """The programs count from now on."""
+        bss = self._obj.bss
+        bss.since_ns = time.monotonic_ns()
+        bss.settled_ns = bss.since_ns + _SETTLES_NS
+        bss.tracing = bss.operating = True
+        self._unseen = Unseen(self._whole())
+
+    def retarget(self, options: Options) -> None:
+        self._options = options
+        self._unseen = Unseen(self._whole())
+
+    def compare_disks(self) -> None:
+        """Compare with the disks that have rows now."""
+        self._unseen.compare(self._whole())
+
+    def _whole(self) -> list[Extent]:
+        """Extents with a row for each request."""
+        return [] if self._options.filter or self._options.guest is not None else self._devices.with_rows
+
+    def close(self) -> None:
+        """Stop new operations, and give those in flight a moment to end."""
+        self._unseen.read_disks()
+        self._obj.bss.tracing = self._obj.bss.operating = False
+        self.stale.sweep()
+        give_time(lambda: next(in_use(self._obj), None) is not None)
+        self.stale.sweep(int(LAST_MOMENT_S / 2 * 1e9))
+        self._closed = True
 
     def starts(self) -> Starts:
         obj = self._obj
+        if not self._closed:
+            self.stale.sweep()
+            self._unseen.read_disks()
         requests, operations = started(obj, "bios"), started(obj, "ops")
         elsewhere = 0 if self._everything else unplaced(obj)
         held = self.stale.held()
@@ -179,10 +222,9 @@ class Books:
         starts: Starts,
         ran: Mapping[str, Statistics],
         noted: Mapping[Cause, int],
-        shed: tuple[int, int] | None,
-        at_rest: bool,
+        shedder: PathShedder | None,
     ) -> dict[str, Book]:
-        """`shed` holds operations and requests that a budget gave up; None if there is no budget."""
+        """`shedder` gave up operations and requests; None if there is no budget."""
         causes = dict(zip(self._causes, self._obj.bss.loss))
         ends_missed = self._loaded.misses(ran, END, ENDING)
         # A request whose end was skipped stays in flight until its memory is reused.
@@ -190,21 +232,21 @@ class Books:
         noted = {**{cause: causes[cause] for cause in NOTED}, RECURSION: skipped, **noted}
         requests_ended, requests_failed = self._counts.requests_ended
         operations_ended, operations_failed = self._counts.operations_ended
-        shed_operations, shed_requests = shed or (0, 0)
+        shed_operations, shed_requests = (shedder.given_up, shedder.given_up_requests) if shedder else (0, 0)
         given_up = causes[UNMATCHED_START] + shed_requests
-        self.stale.note(starts.requests, starts.held, requests_ended + given_up, at_rest)
-        if shed is None:
+        self.stale.note(starts.requests, starts.held, requests_ended + given_up, self._closed)
+        if shedder is None:
             # Read again: a flush that has begun since then may have ended before its row was read.
             bios = started(self._obj, "bios")
-            self.unseen.note(self._counts.requests(), bios + self._obj.bss.elsewhere + causes[BIO_FULL])
+            self._unseen.note(self._counts.requests(), bios + self._obj.bss.elsewhere + causes[BIO_FULL])
         requests = Book.read(
-            starts.requests + causes[BIO_FULL] + self.unseen.count,
+            starts.requests + causes[BIO_FULL] + self._unseen.count,
             requests_ended,
             {
                 BIO_FULL: causes[BIO_FULL],
                 UNMATCHED_START: causes[UNMATCHED_START],
                 STALE: self.stale.count,
-                UNSEEN: self.unseen.count,
+                UNSEEN: self._unseen.count,
                 SHED: shed_requests,
             },
             noted,

@@ -27,7 +27,6 @@ from wptrace.engine.flow import DeviceFlow
 from wptrace.engine.hooks import DISK_OF_REQUEST, STATE_OF_TASK, Field, Hook, Way
 from wptrace.engine.resolver import Loaded, load
 from wptrace.engine.sampling import Sampling
-from wptrace.engine.unseen import Unseen
 from wptrace.flows.io import calls, parts
 from wptrace.flows.io import hooks as io_hooks
 from wptrace.flows.io import operations as io_operations
@@ -38,7 +37,7 @@ from wptrace.flows.io.options import FILTERS, Options
 from wptrace.flows.io.parts import file_systems
 from wptrace.flows.io.parts.counts import Counts
 from wptrace.flows.io.parts.part import Distributions, Part, Tracing
-from wptrace.flows.io.state import in_use, values_in_flight, waiting
+from wptrace.flows.io.state import values_in_flight, waiting
 from wptrace.kernel import blockdev, cpus, tasks
 from wptrace.kernel.mounts import Place
 from wptrace.model.book import INCONSISTENT, Cause
@@ -54,9 +53,6 @@ if TYPE_CHECKING:
 
 # Options that parts turn on. The object has them on by default, so that a plain load verifies all of it.
 _OPTIONAL = ("emits_records", "interference", "following", "stacked", "watches_remote")
-_LAST_MOMENT_S = 0.1
-# The time within which a bio that was queued before the trace gets its request.
-_SETTLES_NS = 1_000_000_000
 
 
 class PathFlow(DeviceFlow):
@@ -89,7 +85,6 @@ class PathFlow(DeviceFlow):
             self.name = "host"
         self._sampling = Sampling()
         self._shedder: PathShedder | None = None
-        self._stopped = False
 
     def _parts_of_files(self, places: Sequence[Place]) -> list[Part]:
         self._file_systems = file_systems.FileSystems(self._devices, places, every=bool(self._options.spare))
@@ -161,7 +156,7 @@ class PathFlow(DeviceFlow):
         self._slow_path_ns = calls.slow_path_ns() if self.follows_operations else 0.0
         self._loaded = loaded = load(self._object, self._hooks(), self._prepare)
         obj = loaded.obj
-        self._books = Books(loaded, self._counts, self._devices.everything)
+        self._books = Books(loaded, self._options, self._devices, self._counts)
         code = functions.places(dict(item for part in self._parts for item in part.functions(loaded).items()))
         tracing = Tracing(loaded, self._devices.slots, reader, self.recorder, code)
         for part in self._parts:
@@ -184,13 +179,9 @@ class PathFlow(DeviceFlow):
         return self._started(chosen, sources, self._notes(loaded))._replace(fields=fields)
 
     def begin(self) -> None:
-        obj = self._obj
         for part in self._parts:
-            part.begin(obj)
-        obj.bss.since_ns = time.monotonic_ns()
-        obj.bss.settled_ns = obj.bss.since_ns + _SETTLES_NS
-        obj.bss.tracing = obj.bss.operating = True
-        self._books.unseen = Unseen(self._watched_whole())
+            part.begin(self._obj)
+        self._books.open()
 
     def _notes(self, loaded: Loaded) -> list[str]:
         found = self._devices.notes() + loaded.attempts.notes()
@@ -200,12 +191,6 @@ class PathFlow(DeviceFlow):
         for part in self._parts:
             found += part.notes(loaded)
         return found + filters.notes(self._options.filter, self.filters)
-
-    def _watched_whole(self) -> list[blockdev.Extent]:
-        """Extents with a row for each request."""
-        if self._options.filter or self._options.guest is not None:
-            return []
-        return self._devices.with_rows
 
     # --- Other filters ----------------------------------------------------------------------------------------------
 
@@ -217,7 +202,7 @@ class PathFlow(DeviceFlow):
         """Change the filter without a restart. Objects in flight keep the earlier decision."""
         filters.apply(self._obj.bss, wanted, self.filters)
         self._options = self._options._replace(filter=wanted)
-        self._books.unseen = Unseen(self._watched_whole())
+        self._books.retarget(self._options)
         for part in self._parts:
             part.retarget(self._obj, wanted)
 
@@ -233,9 +218,11 @@ class PathFlow(DeviceFlow):
 
     def read_cells(self) -> dict[Group, dict[str, Distribution]]:
         """Read the cells, extrapolated to objects that were only counted."""
-        changed = self._devices.refresh(self._obj, self._rename, self._slots_in_flight)
+        changed = self._devices.refresh(
+            self._obj, self._rename, lambda: values_in_flight(self._obj, ops="slot", bios="done.slot")
+        )
         if changed:
-            self._books.unseen.compare(self._watched_whole())
+            self._books.compare_disks()
         timed: Distributions = {}
         untimed = Counter[Group]()
         for part in self._parts:
@@ -257,9 +244,6 @@ class PathFlow(DeviceFlow):
         for part in self._parts:
             part.rename(slot, name)
 
-    def _slots_in_flight(self) -> set[int]:
-        return values_in_flight(self._obj, ops="slot", bios="done.slot")
-
     def _counters(self) -> dict[Group, Counter[str]]:
         found: dict[Group, Counter[str]] = {}
         for part in self._parts:
@@ -268,24 +252,18 @@ class PathFlow(DeviceFlow):
         return found
 
     def snapshot(self) -> Snapshot:
-        books, shed = self._books, self._shedder
-        if not self._stopped:
-            books.stale.sweep()
-            books.unseen.read_disks()
-        starts = books.starts()
+        starts = self._books.starts()
         found = self.read_cells()
         ran = self._running.statistics()
         noted: dict[Cause, int] = {}
-        for part in self._parts:
-            noted.update(part.noted(self._obj))
-        noted[INCONSISTENT] = sum(cells.shrunk for part in self._parts for cells in part.cells.values())
-        given_up = None if shed is None else (shed.given_up, shed.given_up_requests)
-        read = books.read(starts, ran, noted, given_up, self._stopped)
-        read = {kind.book: read[kind.book] for kind in self.verdict_kinds}
         folded: dict[Group, int] = {}
         for part in self._parts:
+            noted.update(part.noted(self._obj))
             folded.update(part.folded)
-        return self._snapshot(read, found, self._counters(), ran.values(), folded=folded)
+        noted[INCONSISTENT] = sum(cells.shrunk for part in self._parts for cells in part.cells.values())
+        books = self._books.read(starts, ran, noted, self._shedder)
+        books = {kind.book: books[kind.book] for kind in self.verdict_kinds}
+        return self._snapshot(books, found, self._counters(), ran.values(), folded=folded)
 
     def folded(self, cells: Distributions, counters: Counters) -> tuple[Distributions, Counters]:
         for part in self._parts:
@@ -336,17 +314,8 @@ class PathFlow(DeviceFlow):
     # --- The end --------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Stop new operations, give those in flight a moment to end, and detach."""
-        loaded = self._running
-        self._books.unseen.read_disks()
-        loaded.obj.bss.tracing = loaded.obj.bss.operating = False
-        self._books.stale.sweep()
-        end = time.monotonic() + _LAST_MOMENT_S
-        while time.monotonic() < end and next(in_use(loaded.obj), None) is not None:
-            time.sleep(_LAST_MOMENT_S / 20)
-        self._books.stale.sweep(int(_LAST_MOMENT_S / 2 * 1e9))
-        loaded.detach()
-        self._stopped = True
+        self._books.close()
+        super().stop()
 
     def close(self) -> None:
         for part in self._parts:

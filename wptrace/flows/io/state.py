@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from itertools import compress
-from typing import Any
+from typing import Any, Callable
 
 from wptrace.bpf.object import BpfObject
 from wptrace.flows.io.kinds import LAYER, OPERATION, REQUEST
@@ -101,6 +102,9 @@ def _stage(bio: dict[str, Any]) -> str:
     return "device" if stage == "driver" else stage
 
 
+LAST_MOMENT_S = 0.1
+"""The time that what is in flight has to end, before programs that would see the end are detached."""
+
 # Flags of bios that belong to stacked devices, or are not queued yet: they are no requests.
 _UPWARDS = ("above", "linked")
 
@@ -114,6 +118,13 @@ def in_use(obj: BpfObject) -> Iterator[int]:
         for place, kind in entries(obj, name, "kind"):
             if name == "ops" or kind not in upwards:
                 yield place
+
+
+def give_time(busy: Callable[[], bool]) -> None:
+    """Give what is in flight a moment to end."""
+    end = time.monotonic() + LAST_MOMENT_S
+    while time.monotonic() < end and busy():
+        time.sleep(LAST_MOMENT_S / 20)
 
 
 def values_in_flight(obj: BpfObject, **fields: str) -> set[int]:

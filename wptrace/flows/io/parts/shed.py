@@ -15,11 +15,9 @@ from wptrace.flows.io.kinds import CONTROLLERS, INTERFERENCES
 from wptrace.flows.io.operations import BY_CALL, CALLS
 from wptrace.flows.io.options import FS, INTERFERENCE, SAMPLE, SAVINGS, Options
 from wptrace.flows.io.parts.part import Part
-from wptrace.flows.io.state import give_up, operations
+from wptrace.flows.io.state import give_time, give_up, operations
 from wptrace.model.budget import EACH, KEPT_ONE_IN, Step, ladder, rate_before
 
-# The time that operations in flight have to end after their hooks are detached; the others are given up.
-_LAST_MOMENT_S = 0.1
 # Programs that run while a link is detached end within this time.
 _GRACE_S = 0.01
 
@@ -103,9 +101,7 @@ class PathShedder:
         """Stop new operations, give those in flight a moment to end, and give up the rest."""
         obj = self._loaded.obj
         obj.bss.operating = False
-        end = time.monotonic() + _LAST_MOMENT_S
-        while time.monotonic() < end and any(traced for _, traced in operations(obj)):
-            time.sleep(_LAST_MOMENT_S / 20)
+        give_time(lambda: any(traced for _, traced in operations(obj)))
         self._take_off(OPERATIONS)
         time.sleep(_GRACE_S)
         # Later requests of the same tasks would be attributed to the operations in these places.
