@@ -194,7 +194,7 @@ class BlockFlow(DeviceFlow):
         obj.rodata.timed_out_bit = timed_out_bit()
 
     def start(self, reader: Reader) -> Start:
-        self._loaded = loaded = load(self.object, self._hooks(), self._prepare)
+        self._loaded = loaded = load(self.object, self.needed_hooks, self._prepare)
         obj = loaded.obj
         self._ops = obj.enum("block_op")
         self._causes = [_CAUSES[name] for name in obj.enum("block_cause")]
@@ -253,16 +253,13 @@ class BlockFlow(DeviceFlow):
         lines = [
             f"trace {extent.name} (disk {extent.disk}), {self._kind(extent.disk)}" for extent in self._devices.extents
         ]
-        return self._planned([*lines, *(f"observe {hook.name} by {hook.by}" for hook in self._hooks())])
-
-    @property
-    def needed_hooks(self) -> tuple[Hook, ...]:
-        return self._hooks()
+        return self._planned([*lines, *(f"observe {hook.name} by {hook.by}" for hook in self.needed_hooks)])
 
     def _kind(self, disk: str) -> str:
         return _OWN if disk in self._devices.stateful else _STAMPS
 
-    def _hooks(self) -> tuple[Hook, ...]:
+    @property
+    def needed_hooks(self) -> tuple[Hook, ...]:
         return (
             self.hooks
             if self._devices.stateful
@@ -270,7 +267,7 @@ class BlockFlow(DeviceFlow):
         )
 
     def _sources(self, loaded: Loaded) -> list[Source]:
-        sections = loaded.sections(*(hook.id for hook in self._hooks() if hook.serves))
+        sections = loaded.sections(*(hook.id for hook in self.needed_hooks if hook.serves))
         kinds = sorted({self._kind(extent.disk) for extent in self._devices.extents})
         how = f"{sections} with {' or '.join(kinds)}"
         return [Source(stage.name, how) for stage in REQUEST.stages]

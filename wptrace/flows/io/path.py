@@ -22,7 +22,6 @@ from wptrace.engine.devices import Devices
 from wptrace.engine.differences import argument, timed_out_bit
 from wptrace.engine.filters import Filter
 from wptrace.engine.filters.file import DIR, FILE
-from wptrace.engine.filters.task import PID
 from wptrace.engine.flow import DeviceFlow
 from wptrace.engine.hooks import DISK_OF_REQUEST, STATE_OF_TASK, Field, Hook, Way
 from wptrace.engine.resolver import Loaded, load
@@ -38,7 +37,7 @@ from wptrace.flows.io.parts import file_systems
 from wptrace.flows.io.parts.counts import Counts
 from wptrace.flows.io.parts.part import Distributions, Part, Tracing
 from wptrace.flows.io.state import values_in_flight, waiting
-from wptrace.kernel import blockdev, cpus, tasks
+from wptrace.kernel import cpus
 from wptrace.kernel.mounts import Place
 from wptrace.model.book import INCONSISTENT, Cause
 from wptrace.model.diagnosis import Check
@@ -77,7 +76,7 @@ class PathFlow(DeviceFlow):
         self._devices = Devices(*devices.chosen(options.devices, places), hidden=True)
         if options.devices and FILE.name in options.filter:
             devices.check_file(options.filter[FILE.name], self._devices.extents)
-        self._counts = Counts(self.follows_operations)
+        self._counts = Counts(self.follows_operations, self._devices.everything)
         self._parts: list[Part] = [self._counts, *self._parts_of_files(places)]
         self._parts += parts.chosen(options, self._devices, self._counts, self.follows_operations)
         self.kinds = (*self.kinds, *(kind for part in self._parts for kind in part.kinds))
@@ -120,7 +119,8 @@ class PathFlow(DeviceFlow):
         """Whether wanted files are served by other machines or processes."""
         return bool(self._devices.remotes)
 
-    def _hooks(self) -> tuple[Hook, ...]:
+    @property
+    def needed_hooks(self) -> tuple[Hook, ...]:
         wanted = {stage for part in self._parts for stage in part.stages}
         disks = {extent.disk for extent in self._devices.extents} if not self._devices.everything else None
         found = io_hooks.needed(self._offered(), disks, wanted)
@@ -154,8 +154,7 @@ class PathFlow(DeviceFlow):
     def start(self, reader: Reader) -> Start:
         # Before any program is loaded.
         self._slow_path_ns = calls.slow_path_ns() if self.follows_operations else 0.0
-        self._loaded = loaded = load(self._object, self._hooks(), self._prepare)
-        obj = loaded.obj
+        self._loaded = loaded = load(self._object, self.needed_hooks, self._prepare)
         self._books = Books(loaded, self._options, self._devices, self._counts)
         code = functions.places(dict(item for part in self._parts for item in part.functions(loaded).items()))
         tracing = Tracing(loaded, self._devices.slots, reader, self.recorder, code)
@@ -163,14 +162,6 @@ class PathFlow(DeviceFlow):
             part.start(tracing)
             if part.ring is not None:
                 self._ring = part.ring
-        obj.bss.seen_by_handler = loaded.way(io_hooks.SEEN_BY_OTHERS).name == io_hooks.HANDLER
-        obj.bss.calls = io_operations.calls(
-            len(obj.view("calls")),
-            obj.enum("call_kind"),
-            plain=loaded.way(io_hooks.OPERATION).name == io_operations.CALLS,
-            syncs=loaded.way(io_hooks.SYNC).name == io_operations.CALLS,
-            events=not self.follows_operations,
-        )
         chosen = {**self._devices.chosen, **filters.describe(self._options.filter, self.filters)}
         for part in self._parts:
             chosen.update(part.chosen)
@@ -185,18 +176,11 @@ class PathFlow(DeviceFlow):
 
     def _notes(self, loaded: Loaded) -> list[str]:
         found = self._devices.notes() + loaded.attempts.notes()
-        memory = blockdev.swaps_without_requests() if self._devices.everything else []
-        if memory:
-            found.append(f"swap-ins from {', '.join(memory)} are in no row: they make no requests")
         for part in self._parts:
             found += part.notes(loaded)
         return found + filters.notes(self._options.filter, self.filters)
 
     # --- Other filters ----------------------------------------------------------------------------------------------
-
-    @property
-    def needed_hooks(self) -> tuple[Hook, ...]:
-        return self._hooks()
 
     def retarget(self, wanted: Filter) -> None:
         """Change the filter without a restart. Objects in flight keep the earlier decision."""
@@ -289,19 +273,11 @@ class PathFlow(DeviceFlow):
     def rules(self) -> Rules:
         from wptrace.flows.io import rules
 
-        pid = self._options.filter.get(PID.name)
-        children = tasks.children(pid) if pid and not self._options.children else ()
-        filtered = bool(self._options.filter)
-        partial = not self._devices.everything and any(one.name != one.disk for one in self._devices.extents)
-        return rules.path(children, filtered, bool(self._options.interference), partial)
+        return rules.of_trace(self._options, self._devices)
 
     @property
     def flight_recorder(self) -> Recorder | None:
-        if self._options.recorder is None:
-            return None
-        from wptrace.flows.io.parts.recorder import RecorderPart
-
-        return next(part.recorder for part in self._parts if isinstance(part, RecorderPart))
+        return next((part.recorder for part in self._parts if part.recorder is not None), None)
 
     def shedder(self) -> PathShedder:
         from wptrace.flows.io.parts.shed import PathShedder

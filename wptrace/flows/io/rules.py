@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from wptrace.analysis import neighbours, verdict, waits
 from wptrace.analysis.neighbours import HAD, NS, WAITED, WHOLE
 from wptrace.analysis.verdict import Case, Rule, Rules
+from wptrace.engine.filters.task import PID
 from wptrace.flows.io.causes import NEIGHBOUR_UNKNOWN
 from wptrace.flows.io.kinds import (
     HIT,
@@ -24,6 +26,7 @@ from wptrace.flows.io.kinds import (
     WRITEBACK,
 )
 from wptrace.flows.io.wait_reasons import BY_NAME, WORK_BY_NAME
+from wptrace.kernel import tasks
 from wptrace.model.kind import (
     ALL,
     CALL,
@@ -40,6 +43,10 @@ from wptrace.model.kind import (
     Task,
 )
 from wptrace.model.report import BYTES, Event, Finding, Report
+
+if TYPE_CHECKING:
+    from wptrace.engine.devices import Devices
+    from wptrace.flows.io.options import Options
 
 BLAME_SHARE = 0.1
 """A task that delayed operations for this share of their time is named."""
@@ -396,6 +403,13 @@ def _times_by_owner(report: Report) -> Counter[tuple[object, str]]:
 
 BLOCK = verdict.TIMED._replace(advice=_ADVICE)
 """The rules for requests alone."""
+
+
+def of_trace(options: Options, devices: Devices) -> Rules:
+    pid = options.filter.get(PID.name)
+    children = tasks.children(pid) if pid and not options.children else ()
+    partial = not devices.everything and any(one.name != one.disk for one in devices.extents)
+    return path(children, bool(options.filter), options.interference, partial)
 
 
 def path(

@@ -129,13 +129,13 @@ def test_a_recorder_needs_programs_that_have_it() -> None:
 
 @pytest.mark.parametrize("name", HOOKS)
 def test_hooks_are_those_of_what_is_asked_for(name: str) -> None:
-    plain = {hook.id for hook in PathFlow(Options())._hooks()}
-    assert {hook.id for hook in PathFlow(OPTIONS[name])._hooks()} - plain >= HOOKS[name]
+    plain = {hook.id for hook in PathFlow(Options()).needed_hooks}
+    assert {hook.id for hook in PathFlow(OPTIONS[name]).needed_hooks} - plain >= HOOKS[name]
     assert not plain & set().union(*HOOKS.values())
 
 
 def test_requests_alone_have_no_hooks_of_operations() -> None:
-    hooks = {hook.id: hook for hook in RequestFlow(Options(interference=True, slow_ns=1000))._hooks()}
+    hooks = {hook.id: hook for hook in RequestFlow(Options(interference=True, slow_ns=1000)).needed_hooks}
     assert not hooks.keys() & ({*OPERATIONS} - {SWITCH, THROTTLE} | {"journal.commit", "journal.change", "tick"})
     assert hooks.keys() >= {"request.complete", "request.issue", "bio.queue", "bio.complete", SWITCH, THROTTLE}
     measured = {name for kind in RequestFlow(Options()).kinds for name in (one.name for one in kind.measured)}

@@ -9,8 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from wptrace.bpf.object import BpfObject
 from wptrace.engine.devices import DeviceCells
+from wptrace.engine.resolver import Loaded
+from wptrace.flows.io import hooks
 from wptrace.flows.io.kinds import HIT, OPERATION, REQUEST, REQUEST_STAGES, SLEEP, SPARSE
+from wptrace.flows.io.operations import CALLS, calls
 from wptrace.flows.io.parts.part import Distributions, Part, Tracing
+from wptrace.kernel import blockdev
 from wptrace.model.distribution import merge_stages
 from wptrace.model.kind import TOTAL, Group, Kind
 from wptrace.model.report import BYTES
@@ -24,10 +28,10 @@ _PLAIN_KINDS = 2
 class Counts(Part):
     """Counts an operation with its only request in one cell, `only`, and all others in separate cells."""
 
-    def __init__(self, operations: bool = True) -> None:
-        """Without operations, count requests and sleeps only."""
+    def __init__(self, operations: bool = True, everything: bool = True) -> None:
+        """Without operations, count requests and sleeps only; `everything`: of all devices."""
         super().__init__()
-        self._operations = operations
+        self._operations, self._everything = operations, everything
 
     def make_room(self, obj: BpfObject, devices: int) -> None:
         kinds, ops = len(obj.enum("op_kind")), len(obj.enum("block_op"))
@@ -39,7 +43,15 @@ class Counts(Part):
             obj.maps["sleep_cells"].max_entries = devices * ops
 
     def start(self, tracing: Tracing) -> None:
-        obj = tracing.obj
+        obj, way = tracing.obj, tracing.loaded.way
+        obj.bss.seen_by_handler = way(hooks.SEEN_BY_OTHERS).name == hooks.HANDLER
+        obj.bss.calls = calls(
+            len(obj.view("calls")),
+            obj.enum("call_kind"),
+            plain=way(hooks.OPERATION).name == CALLS,
+            syncs=way(hooks.SYNC).name == CALLS,
+            events=not self._operations,
+        )
         kinds, ops, only = obj.enum("op_kind"), obj.enum("block_op"), obj.enum("only_stage")
 
         def cells(name: str, kind: Kind, of: list[str], stages: list[str], absent: Sequence[str] = ()) -> DeviceCells:
@@ -55,6 +67,10 @@ class Counts(Part):
             "only": cells("only", OPERATION, kinds[:_PLAIN_KINDS], only, absent),
             "hit": cells("hit", HIT, kinds, [TOTAL]),
         }
+
+    def notes(self, loaded: Loaded) -> list[str]:
+        memory = blockdev.swaps_without_requests() if self._everything else []
+        return [f"swap-ins from {', '.join(memory)} are in no row: they make no requests"] if memory else []
 
     def add_distributions(self, found: Distributions) -> None:
         for cells in self.cells.values():

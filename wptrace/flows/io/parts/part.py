@@ -21,6 +21,7 @@ from wptrace.model.report import Counters, Event
 
 if TYPE_CHECKING:
     from wptrace.capture.writer import CaptureOutput
+    from wptrace.engine.recorder import Recorder
 
 Distributions = dict[Group, dict[str, Distribution]]
 
@@ -70,6 +71,8 @@ class Part:
 
     ring: Ring | None = None
     """The ring of its records, if it supplies the flow's."""
+    recorder: Recorder | None = None
+    """The same of the flight recorder."""
 
     def __init__(self) -> None:
         self.cells: dict[str, Cells] = {}

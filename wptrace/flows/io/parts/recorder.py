@@ -31,6 +31,8 @@ _TASKS, _FILES = 1 << 14, 1 << 12
 
 
 class RecorderPart(Part):
+    recorder: NamedRecorder
+
     def __init__(self, recorder: NamedRecorder) -> None:
         super().__init__()
         self.recorder = recorder
