@@ -19,22 +19,22 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from wptrace.bpf.object import BpfObject
 from wptrace.bpf.programs import Statistics
+from wptrace.engine.devices import Devices
 from wptrace.engine.hooks import END
 from wptrace.engine.resolver import Loaded
 from wptrace.engine.unseen import Unseen
 from wptrace.flows.io.causes import BIO_FULL, CAUSES, NOTED, OP_FULL, OP_UNENDED, SHED, STALE, UNSEEN
 from wptrace.flows.io.hooks import ENDING
+from wptrace.flows.io.options import Options
 from wptrace.flows.io.parts.counts import Counts
-from wptrace.flows.io.state import LAST_MOMENT_S, entries, give_time, in_use, started, unplaced
+from wptrace.flows.io.state import LAST_MOMENT_S, entries, give_time, in_use, started, unplaced, waiting
 from wptrace.kernel import blockdev
 from wptrace.model.book import RECURSION, UNMATCHED_START, Book, Cause
 from wptrace.model.kind import OPERATIONS, REQUESTS
+from wptrace.model.report import InFlight
 
 if TYPE_CHECKING:
-    from wptrace.engine.devices import Devices
-    from wptrace.flows.io.options import Options
     from wptrace.flows.io.parts.shed import PathShedder
-    from wptrace.kernel.blockdev import Extent
 
 # The time that the kernel may take from the end of a request to the program that sees it.
 GRACE_NS = 1_000_000_000
@@ -184,7 +184,7 @@ class Books:
         bss.since_ns = time.monotonic_ns()
         bss.settled_ns = bss.since_ns + _SETTLES_NS
         bss.tracing = bss.operating = True
-        self._unseen = Unseen(self._whole())
+        self.retarget(self._options)
 
     def retarget(self, options: Options) -> None:
         self._options = options
@@ -194,7 +194,7 @@ class Books:
         """Compare with the disks that have rows now."""
         self._unseen.compare(self._whole())
 
-    def _whole(self) -> list[Extent]:
+    def _whole(self) -> list[blockdev.Extent]:
         """Extents with a row for each request."""
         return [] if self._options.filter or self._options.guest is not None else self._devices.with_rows
 
@@ -207,6 +207,11 @@ class Books:
         self.stale.sweep(int(LAST_MOMENT_S / 2 * 1e9))
         self._closed = True
 
+    def in_flight(self, at_least_ns: int) -> list[InFlight]:
+        self.stale.sweep()
+        names, everything = self._devices.names, self._devices.everything
+        return waiting(self._obj, names, time.monotonic_ns(), at_least_ns, anywhere=everything)
+
     def starts(self) -> Starts:
         obj = self._obj
         if not self._closed:
@@ -218,11 +223,7 @@ class Books:
         return Starts(requests, held, operations - elsewhere - sum(cpu.discarded for cpu in obj.maps["op_counters"][0]))
 
     def read(
-        self,
-        starts: Starts,
-        ran: Mapping[str, Statistics],
-        noted: Mapping[Cause, int],
-        shedder: PathShedder | None,
+        self, starts: Starts, ran: Mapping[str, Statistics], noted: Mapping[Cause, int], shedder: PathShedder | None
     ) -> dict[str, Book]:
         """`shedder` gave up operations and requests; None if there is no budget."""
         causes = dict(zip(self._causes, self._obj.bss.loss))

@@ -3,16 +3,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from wptrace.analysis import waits
+from wptrace.bpf import trial
+from wptrace.bpf.object import BpfObject
+from wptrace.bpf.perf import CPU_CLOCK
 from wptrace.engine import devices, gone_cgroups
+from wptrace.engine.differences import argument, timed_out_bit
 from wptrace.engine.hooks import END, START, Hook, Way, probe
 from wptrace.flows.io import operations as io_operations
 from wptrace.flows.io.kinds import CONTROLLERS, INTERFERENCES, REQUEST_KINDS, REQUEST_STAGES, WRITEBACK_STAGES
 from wptrace.flows.io.operations import BY_CALL, BY_FUNCTION, KNOWN, KNOWN_SYNCS, MODULES, SYNCS_BY_FUNCTION
-from wptrace.kernel import mounts
+from wptrace.kernel import cpus, mounts
 from wptrace.kernel.blockdev import Extent
 from wptrace.kernel.mounts import Remote
 from wptrace.model.kind import names
@@ -344,6 +349,18 @@ HOOKS = (
     gone_cgroups.HOOK,
     Hook("tick", "tick of each CPU", ("tick_perf",), ("irq_delay",), "late interrupts are not found", required=False),
 )
+
+
+def configure(obj: BpfObject) -> None:
+    """Set facts of this kernel that the programs at these hooks need."""
+    obj.rodata.request_is_second = argument("block_rq_issue", "request *") == 1
+    obj.rodata.bio_is_second = argument("block_bio_queue", "bio *") == 1
+    obj.rodata.without_exchange = not trial.exchanges()
+    obj.rodata.dirty_limit_is_object = argument("balance_dirty_pages", "dirty_throttle_control *") == 1
+    obj.rodata.page_shift = os.sysconf("SC_PAGE_SIZE").bit_length() - 1
+    obj.rodata.uring_hands_event = io_operations.hands_event()
+    obj.rodata.timed_out_bit = timed_out_bit()
+    obj.progs["tick_perf"].run_on(CPU_CLOCK, TICK_NS, cpus.online())
 
 
 def file_systems(extents: list[Extent], remotes: Sequence[Remote] = ()) -> set[str]:

@@ -6,38 +6,28 @@ Each option adds a part (wptrace/flows/io/parts/part.py); this module holds them
 
 from __future__ import annotations
 
-import os
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from wptrace.bpf import trial
 from wptrace.bpf.object import BpfObject
-from wptrace.bpf.perf import CPU_CLOCK
 from wptrace.bpf.ring import Reader
 from wptrace.engine import devices, filters, functions
-from wptrace.engine.devices import Devices
-from wptrace.engine.differences import argument, timed_out_bit
 from wptrace.engine.filters import Filter
-from wptrace.engine.filters.file import DIR, FILE
 from wptrace.engine.flow import DeviceFlow
 from wptrace.engine.hooks import DISK_OF_REQUEST, STATE_OF_TASK, Field, Hook, Way
-from wptrace.engine.resolver import Loaded, load
+from wptrace.engine.resolver import load
 from wptrace.engine.sampling import Sampling
 from wptrace.flows.io import calls, parts
 from wptrace.flows.io import hooks as io_hooks
-from wptrace.flows.io import operations as io_operations
 from wptrace.flows.io.books import Books
-from wptrace.flows.io.hooks import HOOKS, TICK_NS
 from wptrace.flows.io.kinds import KINDS, OPERATION, REQUEST
 from wptrace.flows.io.options import FILTERS, Options
 from wptrace.flows.io.parts import file_systems
 from wptrace.flows.io.parts.counts import Counts
 from wptrace.flows.io.parts.part import Distributions, Part, Tracing
-from wptrace.flows.io.state import values_in_flight, waiting
-from wptrace.kernel import cpus
+from wptrace.flows.io.state import values_in_flight
 from wptrace.kernel.mounts import Place
 from wptrace.model.book import INCONSISTENT, Cause
 from wptrace.model.diagnosis import Check
@@ -50,9 +40,6 @@ if TYPE_CHECKING:
     from wptrace.engine.recorder import Recorder
     from wptrace.flows.io.parts.shed import PathShedder
 
-# Options that parts turn on. The object has them on by default, so that a plain load verifies all of it.
-_OPTIONAL = ("emits_records", "interference", "following", "stacked", "watches_remote")
-
 
 class PathFlow(DeviceFlow):
     name = "io"
@@ -62,7 +49,7 @@ class PathFlow(DeviceFlow):
     kinds: tuple[Kind, ...] = KINDS
     verdict_kinds: tuple[Kind, ...] = (OPERATION, REQUEST)
     follows_operations = True
-    hooks = HOOKS
+    hooks = io_hooks.HOOKS
     filters = FILTERS
     fields = (
         DISK_OF_REQUEST,
@@ -72,10 +59,7 @@ class PathFlow(DeviceFlow):
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        places = [options.filter[name] for name in (FILE.name, DIR.name) if name in options.filter]
-        self._devices = Devices(*devices.chosen(options.devices, places), hidden=True)
-        if options.devices and FILE.name in options.filter:
-            devices.check_file(options.filter[FILE.name], self._devices.extents)
+        self._devices, places = file_systems.chosen(options)
         self._counts = Counts(self.follows_operations, self._devices.everything)
         self._parts: list[Part] = [self._counts, *self._parts_of_files(places)]
         self._parts += parts.chosen(options, self._devices, self._counts, self.follows_operations)
@@ -91,16 +75,7 @@ class PathFlow(DeviceFlow):
 
     # --- The start ------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def configure(obj: BpfObject) -> None:
-        obj.rodata.request_is_second = argument("block_rq_issue", "request *") == 1
-        obj.rodata.bio_is_second = argument("block_bio_queue", "bio *") == 1
-        obj.rodata.without_exchange = not trial.exchanges()
-        obj.rodata.dirty_limit_is_object = argument("balance_dirty_pages", "dirty_throttle_control *") == 1
-        obj.rodata.page_shift = os.sysconf("SC_PAGE_SIZE").bit_length() - 1
-        obj.rodata.uring_hands_event = io_operations.hands_event()
-        obj.rodata.timed_out_bit = timed_out_bit()
-        obj.progs["tick_perf"].run_on(CPU_CLOCK, TICK_NS, cpus.online())
+    configure = staticmethod(io_hooks.configure)
 
     @staticmethod
     def checks(chosen: Mapping[str, Way]) -> list[Check]:
@@ -131,7 +106,7 @@ class PathFlow(DeviceFlow):
 
     def _prepare(self, obj: BpfObject) -> None:
         self.configure(obj)
-        for name in _OPTIONAL if self._object == self.object else ():
+        for name in parts.OPTIONAL if self._object == self.object else ():
             setattr(obj.rodata, name, False)
         for part in self._parts:
             part.prepare(obj)
@@ -163,22 +138,19 @@ class PathFlow(DeviceFlow):
             if part.ring is not None:
                 self._ring = part.ring
         chosen = {**self._devices.chosen, **filters.describe(self._options.filter, self.filters)}
+        notes = self._devices.notes() + loaded.attempts.notes()
         for part in self._parts:
             chosen.update(part.chosen)
+            notes += part.notes(loaded)
+        notes += filters.notes(self._options.filter, self.filters)
         sources = [Source(name, loaded.serving(name)) for name in names(self.kinds)]
         fields = [field for part in self._parts for field in part.fields]
-        return self._started(chosen, sources, self._notes(loaded))._replace(fields=fields)
+        return self._started(chosen, sources, notes)._replace(fields=fields)
 
     def begin(self) -> None:
         for part in self._parts:
             part.begin(self._obj)
         self._books.open()
-
-    def _notes(self, loaded: Loaded) -> list[str]:
-        found = self._devices.notes() + loaded.attempts.notes()
-        for part in self._parts:
-            found += part.notes(loaded)
-        return found + filters.notes(self._options.filter, self.filters)
 
     # --- Other filters ----------------------------------------------------------------------------------------------
 
@@ -202,15 +174,14 @@ class PathFlow(DeviceFlow):
 
     def read_cells(self) -> dict[Group, dict[str, Distribution]]:
         """Read the cells, extrapolated to objects that were only counted."""
-        changed = self._devices.refresh(
-            self._obj, self._rename, lambda: values_in_flight(self._obj, ops="slot", bios="done.slot")
-        )
+        obj = self._obj
+        changed = self._devices.refresh(obj, self._rename, lambda: values_in_flight(obj, ops="slot", bios="done.slot"))
         if changed:
             self._books.compare_disks()
         timed: Distributions = {}
         untimed = Counter[Group]()
         for part in self._parts:
-            part.refresh(self._obj, changed)
+            part.refresh(obj, changed)
         for part in self._parts:
             for cells in part.cells.values():
                 cells.read()
@@ -228,13 +199,6 @@ class PathFlow(DeviceFlow):
         for part in self._parts:
             part.rename(slot, name)
 
-    def _counters(self) -> dict[Group, Counter[str]]:
-        found: dict[Group, Counter[str]] = {}
-        for part in self._parts:
-            part.add_counters(found)
-        found.update(self._devices.loads.counters())
-        return found
-
     def snapshot(self) -> Snapshot:
         starts = self._books.starts()
         found = self.read_cells()
@@ -247,7 +211,11 @@ class PathFlow(DeviceFlow):
         noted[INCONSISTENT] = sum(cells.shrunk for part in self._parts for cells in part.cells.values())
         books = self._books.read(starts, ran, noted, self._shedder)
         books = {kind.book: books[kind.book] for kind in self.verdict_kinds}
-        return self._snapshot(books, found, self._counters(), ran.values(), folded=folded)
+        counters: dict[Group, Counter[str]] = {}
+        for part in self._parts:
+            part.add_counters(counters)
+        counters.update(self._devices.loads.counters())
+        return self._snapshot(books, found, counters, ran.values(), folded=folded)
 
     def folded(self, cells: Distributions, counters: Counters) -> tuple[Distributions, Counters]:
         for part in self._parts:
@@ -261,10 +229,7 @@ class PathFlow(DeviceFlow):
         return found
 
     def in_flight(self, at_least_ns: int) -> list[InFlight]:
-        self._books.stale.sweep()
-        return waiting(
-            self._obj, self._devices.names, time.monotonic_ns(), at_least_ns, anywhere=self._devices.everything
-        )
+        return self._books.in_flight(at_least_ns)
 
     def lists(self) -> dict[str, list[dict[str, Any]]]:
         return {name: found for part in self._parts for name, found in part.lists.items()}

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from wptrace.bpf.object import BpfObject
+from wptrace.bpf.ring import Reader
 from wptrace.engine.hooks import Hook, Way
-from wptrace.engine.resolver import Loaded
 from wptrace.errors import UsageError
 from wptrace.flows.io.hooks import of_requests
 from wptrace.flows.io.kinds import OWNED_HIT, OWNED_OPERATION, REQUEST, REQUEST_KINDS
@@ -19,6 +19,7 @@ from wptrace.flows.io.parts.part import Part
 from wptrace.flows.io.path import PathFlow
 from wptrace.kernel.mounts import Place
 from wptrace.model.diagnosis import Check
+from wptrace.model.report import Start
 
 _ONLY_REQUESTS = "operations and hits of the page cache are not seen at this level, nor the files of direct I/O"
 
@@ -61,8 +62,9 @@ class RequestFlow(PathFlow):
     def _offered(self) -> tuple[Hook, ...]:
         return self.hooks
 
-    def _notes(self, loaded: Loaded) -> list[str]:
-        return [*self._why, *super()._notes(loaded), _ONLY_REQUESTS]
+    def start(self, reader: Reader) -> Start:
+        found = super().start(reader)
+        return found._replace(notes=[*self._why, *found.notes, _ONLY_REQUESTS])
 
     def plan(self) -> list[str]:
         return [*self._why, *super().plan()]

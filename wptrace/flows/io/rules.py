@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from wptrace.analysis import neighbours, verdict, waits
 from wptrace.analysis.neighbours import HAD, NS, WAITED, WHOLE
 from wptrace.analysis.verdict import Case, Rule, Rules
+from wptrace.engine.devices import Devices
 from wptrace.engine.filters.task import PID
 from wptrace.flows.io.causes import NEIGHBOUR_UNKNOWN
 from wptrace.flows.io.kinds import (
@@ -25,6 +25,7 @@ from wptrace.flows.io.kinds import (
     UNDER_WAY,
     WRITEBACK,
 )
+from wptrace.flows.io.options import Options
 from wptrace.flows.io.wait_reasons import BY_NAME, WORK_BY_NAME
 from wptrace.kernel import tasks
 from wptrace.model.kind import (
@@ -43,10 +44,6 @@ from wptrace.model.kind import (
     Task,
 )
 from wptrace.model.report import BYTES, Event, Finding, Report
-
-if TYPE_CHECKING:
-    from wptrace.engine.devices import Devices
-    from wptrace.flows.io.options import Options
 
 BLAME_SHARE = 0.1
 """A task that delayed operations for this share of their time is named."""

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from wptrace.flows.io.parts.owners import Owners
     from wptrace.flows.io.parts.texts import Texts
 
+OPTIONAL = ("emits_records", "interference", "following", "stacked", "watches_remote")
+"""Options that parts turn on. The object has them on by default, so that a plain load verifies all of it."""
+
 
 def chosen(options: Options, of: Devices, counts: Counts, operations: bool = True) -> list[Part]:
     """The wanted parts; others are not imported. A part follows those that it builds on.

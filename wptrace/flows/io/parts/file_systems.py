@@ -8,16 +8,27 @@ from collections.abc import Mapping, Sequence
 from wptrace.bpf.object import BpfObject
 from wptrace.engine import devices
 from wptrace.engine.devices import Devices
+from wptrace.engine.filters.file import DIR, FILE
 from wptrace.engine.hooks import Way
 from wptrace.engine.resolver import Loaded
 from wptrace.flows.io import hooks
 from wptrace.flows.io.causes import UNWATCHED
 from wptrace.flows.io.operations import FILES, MODULES, is_watched, notes
+from wptrace.flows.io.options import Options
 from wptrace.flows.io.parts.part import Part, Tracing
 from wptrace.kernel import mounts
 from wptrace.kernel.mounts import Place
 from wptrace.model.book import Cause
 from wptrace.model.diagnosis import DEGRADED, Check
+
+
+def chosen(options: Options) -> tuple[Devices, list[Place]]:
+    """The wanted devices, and the wanted files and directories."""
+    places = [options.filter[name] for name in (FILE.name, DIR.name) if name in options.filter]
+    found = Devices(*devices.chosen(options.devices, places), hidden=True)
+    if options.devices and FILE.name in options.filter:
+        devices.check_file(options.filter[FILE.name], found.extents)
+    return found, places
 
 
 def checks(way: Way) -> list[Check]:
