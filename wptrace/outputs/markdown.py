@@ -13,6 +13,7 @@ from wptrace.model.kind import TOTAL
 from wptrace.outputs.text import changes, diff
 from wptrace.outputs.text.changes import ratio, signed
 from wptrace.outputs.text.diff import Ending
+from wptrace.outputs.text.words import printable
 
 # Characters with a meaning in Markdown, HTML or GitHub (mentions, numbers of issues).
 _SPECIAL = re.compile(r"[&<>@#|`*_~\\\[\]]")
@@ -75,4 +76,4 @@ def _table(difference: Difference, pair: Pair) -> Iterator[str]:
 
 def _plain(text: str) -> str:
     """Escape a text for Markdown, whatever names are in it."""
-    return _SPECIAL.sub(lambda found: f"&#{ord(found[0])};", text.replace("->", "→"))
+    return _SPECIAL.sub(lambda found: f"&#{ord(found[0])};", printable(text).replace("->", "→"))

@@ -13,9 +13,12 @@ import pytest
 from tests.unit.analysis.made_sides import compared, seeded
 from tests.unit.capture import made
 from tests.unit.capture.made import entry
+from tests.unit.capture.test_hostile import ESCAPE, opened, spoilt
+from tests.unit.capture.test_hostile import made as forged
 from tests.unit.engine.dumped import dump
 from tests.unit.flows.io.test_records import NAMES
 from wptrace.bpf.object import BpfObject
+from wptrace.capture.frames import Kind
 from wptrace.capture.reader import Capture
 from wptrace.capture.writer import CaptureOutput
 from wptrace.cli.main import main
@@ -377,6 +380,17 @@ def test_of_a_damaged_capture_the_rest_is_compared(quick: Path, slow: Path, caps
     out = capsys.readouterr().out
     assert "note: B: 1 of its frames is damaged, and left out" in out
     assert "us in device of sda" in out
+
+
+@pytest.mark.parametrize("words", [[], ["--to", "markdown"], ["--json"]])
+@pytest.mark.parametrize("name", ["flow", "level"])
+def test_what_the_trace_is_called_does_not_reach_the_terminal_as_it_is(
+    quick: Path, name: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = forged(tmp_path / "forged.wpt", spoilt(opened(quick), Kind.START, **{name: f"io{ESCAPE}"}))
+    out = plain(capsys, path, path, *words)
+    assert out.replace("\n", "").isprintable()
+    assert "x1b" in out or "u001b" in out
 
 
 def test_a_capture_is_not_overwritten(quick: Path, slow: Path) -> None:

@@ -38,7 +38,8 @@ class Ending(NamedTuple):
 
 def write(difference: Difference, ending: Ending, stream: TextIO, width: int, dates: bool, top: int) -> None:
     verdict = [] if ending.blame is None else changes.verdict(ending.blame, difference, dates)
-    for line in (*lines(difference, dates, top), *verdict, *map(changes.outcome, ending.outcomes)):
+    # Any part of a line may come from a forged capture.
+    for line in map(printable, (*lines(difference, dates, top), *verdict, *map(changes.outcome, ending.outcomes))):
         if stream.isatty() and len(line) > width and not line.startswith("  "):
             stream.write("\n".join(textwrap.wrap(line, width, subsequent_indent="  ")) + "\n")
         else:
