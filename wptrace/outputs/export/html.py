@@ -95,6 +95,7 @@ class HtmlExport(Export):
         kinds = list(dict.fromkeys((*start.kinds, *(group.kind for group in report.cells))))
         wholes, apart = self._times.end(report)
         series = list(arranged(wholes, kinds))
+        numbers = {group: at for at, group in enumerate(series)}
         places = {group: at for at, group in enumerate((*series, *apart))}
         found = {**wholes, **{group: {TOTAL: one} for group, one in apart.items()}}
         events = sorted(self._slowest, key=lambda one: (-one[0], one[1]))
@@ -142,17 +143,17 @@ class HtmlExport(Export):
             "budget": list(budget.lines(report)),
             "cost": words.overhead(report.overhead, report.duration_ns),
             "verdict": [] if report.verdict is None else list(verdict.lines(report.verdict, dates=False)),
-            "incident": None if report.incident is None else self._incident(report.incident, series, since_ns),
+            "incident": None if report.incident is None else self._incident(report.incident, numbers, since_ns),
             "events": {
                 "seen": self._events,
                 "kept": len(events),
-                "rows": [self._event(event, series, since_ns) for _, _, event in events],
+                "rows": [self._event(event, numbers, since_ns) for _, _, event in events],
             },
             "stuck": self._view.in_flight(stuck, stuck_ns, _WIDTH, 50) if stuck else [],
             "text": "\n".join(map(printable, text)),
         }
 
-    def _incident(self, found: Incident, series: Sequence[Group], since_ns: int) -> dict[str, Any]:
+    def _incident(self, found: Incident, series: Mapping[Group, int], since_ns: int) -> dict[str, Any]:
         return {
             "event": self._event(found.event, series, since_ns),
             "lines": [incident.slowest(found, False), incident.where(found), incident.beginning(found, False)],
@@ -166,11 +167,11 @@ class HtmlExport(Export):
             "left": found.left,
         }
 
-    def _event(self, event: Event, series: Sequence[Group], since_ns: int) -> dict[str, Any]:
-        fields, kind, whole = event.fields, event.group.kind, sums.whole(event.group)
+    def _event(self, event: Event, series: Mapping[Group, int], since_ns: int) -> dict[str, Any]:
+        fields, kind = event.fields, event.group.kind
         error = fields.get("error", 0)
         return {
-            "series": series.index(whole) if whole in series else -1,
+            "series": series.get(sums.whole(event.group), -1),
             "what": f"{words.group(event.group)} {kind.noun.one}".strip()[:LONGEST],
             "end": ms(event.end_ns - since_ns),
             "clock": clock_time(event.end_ns, False),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from wptrace.model.distribution import Distribution, index, merge_stages
@@ -75,7 +75,7 @@ class Times:
         self._so_far: dict[Group, dict[str, Distribution]] = {}
         self._bytes_so_far: Counter[Group] = Counter()
         self._candidates: set[Group] = set()
-        self._last_ns = 0
+        self._last_ns = self._filled = 0
 
     def _apart(self, report: Report) -> dict[Group, Distribution]:
         found = {}
@@ -119,11 +119,11 @@ class Times:
         # A column in which nothing happened is seen as a gap.
         if filled:
             self._columns.append(_Column(begin_ns, end_ns, filled, moved))
-        while len(self._columns) > 1 and (
-            len(self._columns) > COLUMNS or sum(_size(column.cells) for column in self._columns) > BUCKETS
-        ):
+            self._filled += _size(filled)
+        while len(self._columns) > 1 and (len(self._columns) > COLUMNS or self._filled > BUCKETS):
             pairs = itertools.zip_longest(self._columns[::2], self._columns[1::2])
             self._columns = [one if other is None else _both(one, other) for one, other in pairs]
+            self._filled = sum(_size(column.cells) for column in self._columns)
 
     def plain(self, places: Mapping[Group, int], since_ns: int) -> list[list[Any]]:
         return [
@@ -237,17 +237,21 @@ class Places:
             self._rows, self.step = self._rows[1::2], 2 * self.step
 
     def plain(self, since_ns: int) -> dict[str, Any]:
-        devices = list(dict.fromkeys(dev for _, dev, _, _, _ in self._rows))
-        ops = list(dict.fromkeys(op for _, _, op, _, _ in self._rows))
+        devices = _numbered(dev for _, dev, _, _, _ in self._rows)
+        ops = _numbered(op for _, _, op, _, _ in self._rows)
         return {
             "step": self.step,
             "devices": [printable(one)[:LONGEST] for one in devices],
             "ops": [printable(one)[:LONGEST] for one in ops],
             "rows": [
-                [round((end_ns - since_ns) / 1e6, 1), devices.index(dev), ops.index(op), sector, size // 512]
+                [round((end_ns - since_ns) / 1e6, 1), devices[dev], ops[op], sector, size // 512]
                 for end_ns, dev, op, sector, size in self._rows
             ],
         }
+
+
+def _numbered(names: Iterable[str]) -> dict[str, int]:
+    return {name: number for number, name in enumerate(dict.fromkeys(names))}
 
 
 def _cells(wholes: Cells, apart: Mapping[Group, Distribution]) -> dict[Group, Mapping[str, Distribution]]:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.unit.outputs import path, samples
-from tests.unit.outputs.samples import HOSTILE, MS, NOON, SECOND, play
+from tests.unit.outputs.samples import HOSTILE, MS, NOON, SECOND, distribution, play
 from wptrace.analysis.neighbours import HAD, MEANWHILE, WAITED, Owner
 from wptrace.analysis.waits import ASLEEP, COUNT, NS, WAIT, WAITS
 from wptrace.flows.io.parts.owners import KINDS as BY
@@ -353,3 +353,45 @@ def test_a_stage_has_what_it_was_made_of(tmp_path: Path) -> None:
     found = reported(tmp_path, path.start(), waited())
     made = {series["name"]: series["made"] for series in found["series"] if series["made"]}
     assert made == {"read operations": ["of fs: 50.0% lock of the file <b> (1,234), 50.0% on the CPU"]}
+
+
+class Counted(str):
+    """A name that counts with how many others it is compared."""
+
+    compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return str.__eq__(self, other)
+
+    def __str__(self) -> str:
+        return self
+
+
+def test_columns_are_not_counted_again_with_each_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    size, sizes = over_time._size, []
+
+    def counted(cells: Any) -> int:
+        sizes.append(size(cells))
+        return sizes[-1]
+
+    monkeypatch.setattr(over_time, "_size", counted)
+    times, report = over_time.Times(), path.report()
+    count = 3 * over_time.COLUMNS
+    for at in range(count):
+        times.interval(report._replace(ts_ns=NOON + at * SECOND))
+    assert len(sizes) < 3 * count
+
+
+def test_a_name_is_not_looked_for_among_all_others(tmp_path: Path) -> None:
+    """Names of devices and of operations come from a file, and may be as many as its events."""
+    count = 500
+    request = path.request()
+    of = [request.group._replace(values=(Counted(f"sd{at}"), Counted(f"op{at}"))) for at in range(count)]
+    report = summary({group: {TOTAL: distribution([at])} for at, group in enumerate(of)})
+    Counted.compared = 0
+    found = reported(tmp_path, path.start(), *(request._replace(group=group) for group in of), report)
+    assert len(found["places"]["devices"]) == len(found["places"]["ops"]) == len(found["series"]) == count
+    assert {row["series"] for row in found["events"]["rows"]} == set(range(count))
+    assert Counted.compared < 40 * count
