@@ -85,21 +85,21 @@ class PerfettoExport(Export):
                     part = getattr(track, name)
                     part.SetInParent()
                     for field, one in value.items():
-                        setattr(part, field, one)
+                        setattr(part, field, _sound(one))
                 else:
-                    setattr(track, name, value)
+                    setattr(track, name, _sound(value))
             self._builder.write_packet(packet)
         return self._tracks[key]
 
     def _begin(self, track: int, name: str, wall_ns: int, notes: Mapping[str, Any], flow: int = 0) -> None:
         packet = self._packet(wall_ns)
         event = packet.track_event
-        event.type, event.track_uuid, event.name = event.TYPE_SLICE_BEGIN, track, name
+        event.type, event.track_uuid, event.name = event.TYPE_SLICE_BEGIN, track, printable(name)
         if flow:
             event.flow_ids.append(flow)
         for key, value in notes.items():
             note = event.debug_annotations.add()
-            note.name = key
+            note.name = printable(key)
             _annotate(note, value)
         self._builder.write_packet(packet)
 
@@ -239,12 +239,17 @@ class PerfettoExport(Export):
         self._end(track, report.ts_ns)
 
 
+def _sound(value: Any) -> Any:
+    """Texts are UTF-8 in a file of Perfetto, which names of a capture may not be."""
+    return printable(value) if isinstance(value, str) else value
+
+
 def _annotate(note: Any, value: Any) -> None:
     """An argument as Perfetto has them: of what has parts each is one."""
     if isinstance(value, Mapping):
         for key, one in value.items():
             part = note.dict_entries.add()
-            part.name = str(key)
+            part.name = printable(str(key))
             _annotate(part, one)
     elif isinstance(value, (list, tuple)):
         for one in value:

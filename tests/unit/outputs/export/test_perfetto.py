@@ -162,8 +162,12 @@ def test_how_it_was_measured_and_what_was_lost(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", HOSTILE, ids=ascii)
 def test_names_can_do_nothing(tmp_path: Path, name: str) -> None:
-    found = packets(tmp_path, path.start(), path.operation(comm=name, path=name, dev=name))
-    texts = [note.string_value for packet in found for note in packet.track_event.debug_annotations]
+    start = path.start()._replace(flow=name, filters={name: name})
+    event = path.operation(comm=name, path=name, dev=name)
+    found = packets(tmp_path, start, event._replace(fields={**event.fields, name: {name: name}}))
+    texts = [note.name for packet in found for note in packet.track_event.debug_annotations]
+    texts += [packet.track_event.name for packet in found]
+    texts += [note.string_value for packet in found for note in packet.track_event.debug_annotations]
     texts += [packet.track_descriptor.name for packet in found]
     texts += [packet.track_descriptor.process.process_name for packet in found]
     assert all(text.isprintable() for text in texts)
