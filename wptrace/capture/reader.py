@@ -33,7 +33,7 @@ from wptrace.errors import WptraceError
 from wptrace.model import kind as model
 from wptrace.model.anchor import Anchor, Outer
 from wptrace.model.distribution import Distribution
-from wptrace.model.kind import TOTAL, Group
+from wptrace.model.kind import REQUESTS, TOTAL, Group
 from wptrace.model.report import Event, InFlight, Report, Start, arranged
 
 _Label = TypeVar("_Label")
@@ -159,8 +159,8 @@ class _Frames:
         if any(type(shown.get(name, of())) is not of for name, of in _SHOWN.items()) or shown.keys() - _SHOWN:
             raise ValueError("an option of what was shown is unknown")
         start = spec.start(has, known, str(self._from.path))
-        if not start.kinds:
-            raise ValueError("the trace has no kinds")
+        if not any(kind.book == REQUESTS for kind in start.kinds):
+            raise ValueError("the trace has no kind of what it follows")
         return Head(
             start,
             spec.text(has["view"]),
@@ -560,11 +560,14 @@ class _Parts:
             return None
         if has["kind"] not in ("interval", "summary"):
             raise ValueError("the kind of report is unknown")
+        books = {spec.text(name): spec.book(found) for name, found in spec.mapping(has["books"]).items()}
+        if REQUESTS not in books:
+            raise ValueError("it has no book of what is followed")
         return Report(
             has["kind"],
             spec.moment(has["ts_ns"]),
             spec.integer(has["duration_ns"]),
-            {spec.text(name): spec.book(found) for name, found in spec.mapping(has["books"]).items()},
+            books,
             arranged(cells, known.kinds),
             counters,
             spec.overhead(has["overhead"]),

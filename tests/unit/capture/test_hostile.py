@@ -19,6 +19,7 @@ import pytest
 
 from tests.thorough import cases, only_all
 from tests.unit.capture.made import write
+from tests.unit.capture.releases import FOLDER
 from wptrace.bpf.object import BpfObject
 from wptrace.capture import columns, zstd
 from wptrace.capture.frames import LONGEST_TEXT, Kind, Reader, Writer, unpacked
@@ -449,3 +450,21 @@ def test_what_an_output_raises_is_not_called_damage(
     with closing(Capture(path)) as capture, pytest.raises(WptraceError) as raised:
         replay(capture, output, Wanted(Selection({})))
     assert str(raised.value) == f"{path} has something that cannot be shown (KeyError: 'a fault of the output')"
+
+
+def of_release(name: str) -> Frames:
+    return opened(FOLDER / f"0.2.0-{name}.wpt")
+
+
+@pytest.mark.parametrize("name", ["cpu", "io", "size", "stacks"])
+def test_a_report_has_the_book_of_what_is_followed(name: str, tmp_path: Path) -> None:
+    for kind in (Kind.INTERVAL, Kind.SUMMARY):
+        found = [(one, {**has, "books": {}} if one == kind and "kind" in has else has) for one, has in of_release(name)]
+        refused(made(tmp_path / "file", found))
+
+
+def test_a_trace_has_a_kind_of_what_it_follows(tmp_path: Path) -> None:
+    found = of_release("size")
+    names = next(has for kind, has in found if kind == Kind.NAMES and has.get("kinds"))
+    names["kinds"][0]["book"] = "others"
+    refused(made(tmp_path / "file", found))
