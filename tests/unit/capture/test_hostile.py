@@ -468,3 +468,13 @@ def test_a_trace_has_a_kind_of_what_it_follows(tmp_path: Path) -> None:
     names = next(has for kind, has in found if kind == Kind.NAMES and has.get("kinds"))
     names["kinds"][0]["book"] = "others"
     refused(made(tmp_path / "file", found))
+
+
+@pytest.mark.parametrize("view", ["turns", "periods"])
+def test_filters_that_are_missing_are_no_reason_not_to_show_the_rest(
+    view: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = [one for one in of_release("cpu") if one[0] not in (Kind.EVENTS, Kind.IN_FLIGHT)]
+    path = made(tmp_path / "file", spoilt(found, Kind.START, filters={}, view=view))
+    assert main(["replay", str(path)]) == 0
+    assert "Summary" in capsys.readouterr().out

@@ -42,7 +42,7 @@ class PeriodsView(View):
 
     def begin(self, start: Start) -> Iterator[str]:
         yield from super().begin(start)
-        least = units.duration(start.filters["min_ns"])
+        least = units.duration(start.filters.get("min_ns", 0))
         yield from [f"Periods with interrupts off of {least} and more:", "", self._columns.header()]
 
     def event(self, event: Event, width: int, whole: bool) -> Iterator[str]:

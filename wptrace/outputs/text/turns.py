@@ -36,7 +36,7 @@ class TurnsView(View):
         self._worst: list[Event] = []
 
     def begin(self, start: Start) -> Iterator[str]:
-        self._by = start.filters["by"]
+        self._by = str(start.filters.get("by", ""))
         yield from super().begin(start)
 
     def add(self, event: Event) -> None:
