@@ -478,3 +478,11 @@ def test_filters_that_are_missing_are_no_reason_not_to_show_the_rest(
     path = made(tmp_path / "file", spoilt(found, Kind.START, filters={}, view=view))
     assert main(["replay", str(path)]) == 0
     assert "Summary" in capsys.readouterr().out
+
+
+def test_a_rule_of_another_version_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = of_release("io")
+    verdict: dict[str, Any] = {"advice": "", "findings": [["more", {}, None, "", "", ""]]}
+    next(has for kind, has in found if kind == Kind.SUMMARY and "kind" in has)["verdict"] = verdict
+    assert main(["replay", str(made(tmp_path / "file", found))]) == 0
+    assert "verdict: more, a rule that this version does not know" in capsys.readouterr().out

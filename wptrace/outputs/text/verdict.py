@@ -21,7 +21,7 @@ def lines(verdict: Verdict, dates: bool) -> Iterator[str]:
     for place, finding in enumerate(verdict.findings):
         if finding.rule == "lost":
             continue
-        yield f"{'also' if place else 'verdict'}: {_WORDS[finding.rule](finding, dates)}"
+        yield f"{'also' if place else 'verdict'}: {_said(finding, dates)}"
         advice = finding.advice if place else verdict.advice
         if advice and advice not in said:
             said.add(advice)
@@ -36,7 +36,13 @@ def short_lines(verdict: Verdict, dates: bool) -> Iterator[str]:
     """Say what takes the time and who had the device meanwhile, as far as one interval shows it."""
     for place, finding in enumerate(verdict.findings):
         if not place or finding.rule == "neighbour":
-            yield f"{'also' if place else 'verdict'}: {_WORDS[finding.rule](finding, dates)}"
+            yield f"{'also' if place else 'verdict'}: {_said(finding, dates)}"
+
+
+def _said(finding: Finding, dates: bool) -> str:
+    known = _WORDS.get(finding.rule)
+    # A capture of a newer version may have it.
+    return f"{finding.rule}, a rule that this version does not know" if known is None else known(finding, dates)
 
 
 def as_json(verdict: Verdict) -> dict[str, Any]:
