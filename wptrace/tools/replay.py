@@ -72,11 +72,18 @@ def replay(
         _Replay(capture, output, wanted, pace).run(over)
     except NONSENSE as error:
         # Fields of events may be anything, so this is not always a fault of the output.
-        words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raise WptraceError(
-            f"{capture.head.start.file} has something that cannot be shown ({words})",
+            f"{capture.head.start.file} cannot be shown: {_wrong(error)}",
             "if wptrace wrote the file itself, this is a bug in wptrace: please report it",
         ) from error
+
+
+def _wrong(error: Exception) -> str:
+    """Say what is wrong with the capture, as far as the error of who shows it tells."""
+    if isinstance(error, KeyError):
+        return f"something in it lacks {error}"
+    words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return f"a value in it is not of the kind that wptrace writes ({words})"
 
 
 class _Replay:

@@ -449,11 +449,17 @@ def test_what_an_output_raises_is_not_called_damage(
     monkeypatch.setattr(output, "event", broken)
     with closing(Capture(path)) as capture, pytest.raises(WptraceError) as raised:
         replay(capture, output, Wanted(Selection({})))
-    assert str(raised.value) == f"{path} has something that cannot be shown (KeyError: 'a fault of the output')"
+    assert str(raised.value) == f"{path} cannot be shown: something in it lacks 'a fault of the output'"
 
 
 def of_release(name: str) -> Frames:
     return opened(FOLDER / f"0.2.0-{name}.wpt")
+
+
+def refused_by(path: Path) -> str:
+    with pytest.raises(WptraceError) as raised:
+        main(["replay", str(path)])
+    return str(raised.value).replace(str(path), "FILE")
 
 
 @pytest.mark.parametrize("name", ["cpu", "io", "size", "stacks"])
@@ -468,6 +474,17 @@ def test_a_trace_has_a_kind_of_what_it_follows(tmp_path: Path) -> None:
     names = next(has for kind, has in found if kind == Kind.NAMES and has.get("kinds"))
     names["kinds"][0]["book"] = "others"
     refused(made(tmp_path / "file", found))
+
+
+def test_what_lacks_something_says_so(tmp_path: Path) -> None:
+    found = of_release("cpu")
+    events = next(has for kind, has in found if kind == Kind.EVENTS)
+    del events[0][4]["cpu"]
+    said = refused_by(made(tmp_path / "file", found))
+    assert said == "FILE cannot be shown: something in it lacks 'cpu'"
+    events[0][4]["cpu"], events[0][4]["sleep_ns"] = 0, "x" * 1000
+    said = refused_by(made(tmp_path / "file", found))
+    assert said.startswith("FILE cannot be shown: a value in it is not of the kind that wptrace writes (TypeError: ")
 
 
 @pytest.mark.parametrize("view", ["turns", "periods"])
