@@ -21,6 +21,8 @@ _LONGEST = 1 << 14
 """Bytes of a record; the largest of today has some 1,200."""
 _FIELDS = 2048
 _WORD = 8
+# Constants that numbers are shifted by: a large one makes numbers of gigabytes.
+_SHIFTS, _MOST_BITS = ("_BITS", "_SHIFT"), 63
 
 
 def description(codec: Codec, without: Collection[str] = ()) -> list[Any]:
@@ -102,6 +104,9 @@ class Described:
         """Names of devices by slot."""
         self.layout = structure(facts["struct"])
         self.constants = {text(name): signed(value) for name, value in dict(facts["constants"]).items()}
+        for name, value in self.constants.items():
+            if name.endswith(_SHIFTS):
+                _number(value, _MOST_BITS)
         self._enums = {
             text(name): [text(one) for one in sequence(values)] for name, values in dict(facts["enums"]).items()
         }

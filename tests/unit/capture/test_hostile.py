@@ -410,6 +410,16 @@ def test_layouts_that_no_compiler_makes(frames: Frames, struct_: Any, tmp_path: 
     refused(made(tmp_path / "file", spoilt(frames, Kind.LAYOUT, struct=struct_)))
 
 
+@pytest.mark.parametrize("bits", [-1, 64, 1 << 31, 1 << 62])
+@pytest.mark.parametrize("name", ["SEGMENT_STAGE_BITS", "RECORDED_KIND_BITS", "RECORDED_COARSE_SHIFT"])
+def test_nothing_is_shifted_by_more_bits_than_a_number_has(
+    frames: Frames, name: str, bits: int, tmp_path: Path
+) -> None:
+    layout = next(has for kind, has in frames if kind == Kind.LAYOUT)
+    constants = {**layout["constants"], name: bits}
+    refused(made(tmp_path / "file", spoilt(frames, Kind.LAYOUT, constants=constants)))
+
+
 def test_a_sparse_file_is_no_reason_for_memory(frames: Frames, tmp_path: Path) -> None:
     path = made(tmp_path / "file", frames)
     os.truncate(path, 1 << 40)
