@@ -70,8 +70,11 @@ def text(value: Any) -> str:
 
 
 def name(value: Any) -> str:
+    """Check a name that wptrace or a definition gives: other than those of files, it is UTF-8."""
     if len(text(value)) > _LONGEST_NAME:
         raise ValueError("the name is too long")
+    # Formats of exports have it as a key. The error is a ValueError.
+    value.encode()
     return str(value)
 
 

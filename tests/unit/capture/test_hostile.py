@@ -323,6 +323,18 @@ def test_statements_have_bounded_room(frames: Frames, tmp_path: Path) -> None:
         assert list(capture.statements)[-1] == 9999
 
 
+@pytest.mark.parametrize("where", ["name", "unit", "stages", "metrics", "labels", "fields"])
+def test_names_that_are_no_bytes_of_others_are_utf8(frames: Frames, tmp_path: Path, where: str) -> None:
+    at = next(at for at, (kind, content) in enumerate(frames) if kind == Kind.NAMES and content.get("kinds"))
+    content = json.loads(json.dumps(frames[at][1]))
+    kind = content["kinds"][0]
+    if isinstance(kind[where], str):
+        kind[where] = "\udcff"
+    else:
+        kind[where][0]["name" if where in ("stages", "metrics") else 0] = "\udcff"
+    refused(made(tmp_path / "file", [*frames[:at], (Kind.NAMES, content), *frames[at + 1 :]]))
+
+
 @pytest.mark.parametrize("where", ["stage", "label", "noun", "device", "meaning"])
 def test_texts_have_lengths_that_can_be_shown(frames: Frames, tmp_path: Path, where: str) -> None:
     at = next(at for at, (kind, content) in enumerate(frames) if kind == Kind.NAMES and content.get("kinds"))
