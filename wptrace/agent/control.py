@@ -36,8 +36,8 @@ def _socket() -> socket.socket:
     return made
 
 
-def _received(from_: socket.socket) -> tuple[str, int, int, str | bytes]:
-    """Return text, pid and uid of the sender, and the address for an answer; -1 if the kernel does not say."""
+def _received(from_: socket.socket) -> tuple[str, int, int, str | bytes | None]:
+    """Return text, pid and uid of the sender, and the address for an answer; -1 and None if the kernel does not say."""
     data, more, _, address = from_.recvmsg(_LONGEST, socket.CMSG_SPACE(_CREDENTIALS.size))
     pid = uid = -1
     for level, kind, found in more:
@@ -76,6 +76,9 @@ class Control:
                 said = _YES + self._answer(asked)
             except WptraceError as error:
                 said = _NO + error.message
+            if address is None:
+                # The client has no name, and so gets no answer.
+                continue
             with suppress(OSError):
                 self._socket.sendto(said.encode(errors="replace")[:_LONGEST], address)
 

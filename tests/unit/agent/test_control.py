@@ -108,3 +108,11 @@ def test_who_never_reads_an_answer_is_not_waited_for() -> None:
                 peer.sendto(b"x", f"\0wptrace-agent/{os.getpid()}")
             made.serve()
     made.close()
+
+
+def test_a_client_without_a_name_gets_no_answer_and_does_no_harm() -> None:
+    made = Control(str)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as peer:
+        peer.sendto(b"slow", f"\0wptrace-agent/{os.getpid()}")
+        made.serve()
+    made.close()
