@@ -12,16 +12,15 @@ import os
 import resource
 import signal
 import subprocess
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from wptrace.agent.trigger import Actions
-from wptrace.engine.children import complaint_of, itself, own_environment
+from wptrace.engine.children import complaint_of, complaints_file, itself, own_environment
 from wptrace.engine.dumps import created
 from wptrace.engine.session import QuietConsumer
 from wptrace.errors import WptraceError
@@ -88,7 +87,7 @@ class _Run:
         """The reason for an early end."""
         self.verdict = ""
         self._line = b""
-        self._complaints: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
+        self._complaints = complaints_file()
         words = [table.command, *table.arguments, f"--capture={path}"]
         if table.command in WITH_BUDGET:
             words.append(f"--budget={share * 100:.4g}%")

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -56,6 +55,11 @@ def own_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in _OWN}
 
 
+def complaints_file() -> IO[bytes]:
+    """A file for the errors of a command. It is in memory: there may be no folder that can be written to."""
+    return os.fdopen(os.memfd_create("complaints"), "w+b")
+
+
 def complaint_of(written: IO[bytes]) -> str:
     """The error that a command wrote, or its first line; closes the file."""
     with written as file:
@@ -88,8 +92,9 @@ class Children:
         self.due = time.monotonic() + _LOOKED_S if self._running else math.inf
 
     def _begin(self, one: Command) -> None:
-        complaints = tempfile.TemporaryFile() if one.done else None  # noqa: SIM115 - as long as the process
+        complaints = None
         try:
+            complaints = complaints_file() if one.done else None
             process = subprocess.Popen(
                 list(one.words),
                 env={**own_environment(), **one.variables},

@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -103,3 +104,12 @@ def test_it_runs_itself_from_where_it_is(tmp_path: Path) -> None:
     (tmp_path / "wptrace" / "__init__.py").write_text("raise SystemExit('another one')")
     found = subprocess.run(itself("--version"), capture_output=True, text=True, cwd=tmp_path, check=True)
     assert found.stdout.startswith("wptrace 0.")
+
+
+def test_errors_are_read_where_no_folder_can_be_written_to(said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc"])
+    children = Children(said.append)
+    children.add(command("raise SystemExit('wptrace: no room')")._replace(done="it is there"))
+    finish(children)
+    assert said == ["it failed: no room"]
