@@ -42,6 +42,7 @@ class _Running(NamedTuple):
     process: subprocess.Popen[bytes]
     until: float
     complaints: IO[bytes] | None
+    is_killed: bool = False
 
 
 def itself(*arguments: str) -> list[str]:
@@ -123,26 +124,34 @@ class Children:
             if running.process.poll() is not None:
                 self._ended(running)
             elif now >= running.until:
-                self._kill(running, f"took more than {_PATIENCE_S / 60:.0f} minutes and was ended")
+                self._kill(running, f"took more than {_PATIENCE_S / 60:.0f} minutes")
         self._next()
 
     def _ended(self, running: _Running) -> None:
         self._running = None
         one, code = running.command, running.process.returncode
         complaint = "" if running.complaints is None else complaint_of(running.complaints)
+        if running.is_killed:
+            return
         if code:
             self._say(f"{one.what} failed: {complaint or f'it ended with {code}'}")
         elif one.done:
             self._say(one.done)
 
     def _kill(self, running: _Running, why: str) -> None:
-        self._running = None
-        # Its session began with it, so this is the command and what it started.
-        os.killpg(running.process.pid, signal.SIGKILL)
-        running.process.wait()
-        if running.complaints is not None:
-            running.complaints.close()
-        self._say(f"{running.command.what} {why}")
+        done = "was ended"
+        try:
+            # Its session began with it, so this is the command and what it started.
+            os.killpg(running.process.pid, signal.SIGKILL)
+        except OSError as error:
+            done = f"cannot be ended: {error.strerror}"
+        self._say(f"{running.command.what} {why} and {done}")
+        # Not for long: while a disk does not answer, a process that waits for the disk does not end either.
+        with suppress(subprocess.TimeoutExpired):
+            running.process.wait(_LOOKED_S)
+        self._running = running._replace(until=math.inf, is_killed=True)
+        if running.process.returncode is not None:
+            self._ended(self._running)
 
     def end(self) -> None:
         """Drop commands that have not started; let running ones finish."""
@@ -151,19 +160,20 @@ class Children:
         self._waiting.clear()
 
     def finish(self) -> None:
-        """Wait for all commands."""
-        while self._running is not None:
+        """Wait for all commands, but not for one that was killed."""
+        while self._running is not None and not self._running.is_killed:
             with suppress(subprocess.TimeoutExpired):
                 self._running.process.wait(_LOOKED_S)
             self.turn(time.monotonic())
+        self.end()
 
     def close(self) -> None:
         running = self._running
-        if running is None:
+        if running is None or running.is_killed:
             return
         try:
             running.process.wait(_AT_CLOSE_S)
         except subprocess.TimeoutExpired:
-            self._kill(running, "was ended with the trace")
+            self._kill(running, "outlasted the trace")
         else:
             self._ended(running)

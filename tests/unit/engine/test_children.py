@@ -113,3 +113,31 @@ def test_errors_are_read_where_no_folder_can_be_written_to(said: list[str], monk
     children.add(command("raise SystemExit('wptrace: no room')")._replace(done="it is there"))
     finish(children)
     assert said == ["it failed: no room"]
+
+
+def test_what_cannot_be_killed_is_not_waited_for(said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task in an uninterruptible wait ignores SIGKILL until its disk answers."""
+    monkeypatch.setattr(os, "killpg", lambda group, number: None)
+    children, begin = Children(said.append), time.monotonic()
+    children.add(command("import time; time.sleep(5)"), command("", "two"))
+    children.turn(begin + 601)
+    children.turn(begin + 700)
+    children.finish()
+    children.close()
+    assert time.monotonic() - begin < 4
+    assert said == ["it took more than 10 minutes and was ended", "two is left out: the trace has ended"]
+    finish(children)
+
+
+def test_what_may_not_be_killed_does_no_harm(said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command may have become another user, whom the agent's may send no signals to."""
+
+    def refuse(group: int, number: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "killpg", refuse)
+    children = Children(said.append)
+    children.add(command("import time; time.sleep(1)"))
+    children.turn(time.monotonic() + 601)
+    assert said == ["it took more than 10 minutes and cannot be ended: Operation not permitted"]
+    finish(children)
