@@ -29,7 +29,7 @@ from wptrace.model.units import duration
 from wptrace.outputs.metrics import Loaded
 
 _LOOKED_S = 0.25
-_LOADING_S, _ENDING_S, _AT_CLOSE_S = 300.0, 60.0, 5.0
+_LOADING_S, _ENDING_S, _AT_CLOSE_S, _KILLED_S = 300.0, 60.0, 5.0, 1.0
 _PIECE, _LONGEST_LINE = 1 << 16, 4096
 _VERDICT = b"verdict: "
 WITH_BUDGET = ("io", "flow")
@@ -132,6 +132,11 @@ class _Run:
         """Let it write what it has."""
         self.is_ending, self.why, self.until = True, why, now + _ENDING_S
         self.process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill it. It is not waited for: while a disk does not answer, a process that writes to it does not end."""
+        self.is_ending, self.until = True, math.inf
+        self.process.kill()
 
     def close(self) -> str:
         """After its end: its complaint."""
@@ -253,8 +258,7 @@ class Runs(QuietConsumer):
             self._ended(slot, run, now)
         elif now >= run.until and (run.is_ending or not run.has_begun):
             run.why = (run.why or "it did not end in time") if run.has_begun else "it was not loaded in time"
-            self._kill(slot, run)
-            self._ended(slot, run, now)
+            run.kill()
         elif now >= run.until:
             run.end(now)
         elif not run.is_ending and _size(run.path) >= self._actions.most(now):
@@ -264,18 +268,10 @@ class Runs(QuietConsumer):
         before = _children_s()
         if run.process.poll() is None:
             return False
-        self._charge(slot, _children_s() - before)
-        return True
-
-    def _kill(self, slot: _Slot, run: _Run) -> None:
-        before = _children_s()
-        run.process.kill()
-        run.process.wait()
-        self._charge(slot, _children_s() - before)
-
-    def _charge(self, slot: _Slot, seconds: float) -> None:
+        seconds = _children_s() - before
         slot.cpu_s += seconds
         self._ledger.add(seconds)
+        return True
 
     def _ended(self, slot: _Slot, run: _Run, now: float, page: bool = True) -> None:
         run.read()
@@ -317,13 +313,18 @@ class Runs(QuietConsumer):
             if run is None:
                 continue
             while not self._reaped(slot, run):
-                if time.monotonic() >= until:
-                    self._kill(slot, run)
+                now = time.monotonic()
+                if now >= until + _KILLED_S:
+                    self._say(f"{run.what} of trigger {run.trigger} does not end")
+                    run.close()
                     break
+                if now >= until and run.until < math.inf:
+                    run.kill()
                 # The command ends only after its text was read.
                 run.read()
                 time.sleep(0.01)
-            self._ended(slot, run, time.monotonic(), page=False)
+            else:
+                self._ended(slot, run, time.monotonic(), page=False)
 
 
 def _name(number: int) -> str:

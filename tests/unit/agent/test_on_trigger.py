@@ -1,15 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU time that commands of triggers owe to the budget, and which commands have an option for it."""
+"""CPU time that commands of triggers owe to the budget, which commands have an option for it, and how runs end."""
 
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
-from wptrace.agent.on_trigger import WITH_BUDGET, Ledger
+from wptrace.agent import on_trigger
+from wptrace.agent.dumps import Daily, Room
+from wptrace.agent.on_trigger import WITH_BUDGET, Ledger, OnTrigger, Runs
+from wptrace.agent.trigger import Actions
 from wptrace.cli.agent import COMMANDS
 from wptrace.cli.main import Parser
+from wptrace.engine.children import Children
 
 SECOND = 1_000_000_000
 
@@ -39,3 +47,31 @@ def test_commands_with_a_budget_have_the_option() -> None:
         if any("--budget" in action.option_strings for action in parser._actions):
             found.append(name)
     assert tuple(found) == WITH_BUDGET
+
+
+def test_a_run_that_cannot_be_killed_is_not_waited_for(
+    said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task in an uninterruptible wait ignores SIGKILL until its disk answers."""
+    monkeypatch.setattr(on_trigger, "itself", lambda *words: [sys.executable, "-c", "import time; time.sleep(6)"])
+    for name in ("kill", "terminate", "send_signal"):
+        monkeypatch.setattr(subprocess.Popen, name, lambda *arguments: None)
+    actions = Actions([], Room(tmp_path, 1 << 30), Daily(1 << 30), Children(said.append), said.append)
+    table = OnTrigger("io", {}, (), 60.0, ())
+    runs = Runs([table], actions, Ledger(0.01), lambda: None, said.append)
+    begin = time.monotonic()
+    runs.fire("slow", begin)
+    runs.turn(begin + 301)
+    (slot,) = runs._slots.values()
+    assert slot.run is not None
+    process = slot.run.process
+    # It is still there, so there is no second one.
+    runs.fire("slow", begin + 302)
+    assert said == ["trigger slow does not load [on_trigger.io]: it is loaded already"]
+    monkeypatch.setattr(on_trigger, "_AT_CLOSE_S", 0.1)
+    runs.close()
+    assert said[1:] == ["[on_trigger.io] of trigger slow does not end"]
+    assert time.monotonic() - begin < 5
+    monkeypatch.undo()
+    process.kill()
+    process.wait()
