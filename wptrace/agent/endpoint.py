@@ -13,7 +13,8 @@ import select
 import socket
 import time
 from contextlib import suppress
-from typing import Callable, NamedTuple
+from functools import cached_property
+from typing import Callable
 
 from wptrace.agent.config import Address
 from wptrace.engine.session import QuietConsumer
@@ -28,9 +29,15 @@ _READY = "GET /metrics has the metrics of wptrace agent.\n"
 _WORDS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 500: "Internal Server Error"}
 
 
-class Answer(NamedTuple):
-    type: str
-    text: str
+class Answer:
+    """A text of this type; whoever it is for, it is encoded and compressed once."""
+
+    def __init__(self, type: str, text: str) -> None:  # noqa: A002
+        self.type, self.body = type, text.encode(errors="replace")
+
+    @cached_property
+    def compressed(self) -> bytes:
+        return gzip.compress(self.body, 1)
 
 
 Ask = Callable[[str], Answer]
@@ -41,7 +48,8 @@ class _Connection:
     def __init__(self, peer: socket.socket, until: float) -> None:
         self.socket, self.until = peer, until
         self.asked = b""
-        self.left: memoryview | None = None
+        self.left: list[memoryview] | None = None
+        """What is still to be sent."""
 
 
 def listen(address: Address) -> socket.socket:
@@ -161,13 +169,15 @@ class Endpoint(QuietConsumer):
         if not more:
             self._drop(one)
         elif b"\r\n\r\n" in one.asked or len(one.asked) > _LONGEST_REQUEST:
-            one.left = memoryview(self._answer(one.asked))
+            one.left = self._answer(one.asked)
             one.asked = b""
             self._poll.modify(one.socket, select.EPOLLOUT)
 
     def _write(self, one: _Connection) -> None:
         while one.left:
-            one.left = one.left[one.socket.send(one.left) :]
+            one.left[0] = one.left[0][one.socket.send(one.left[0]) :]
+            if not one.left[0]:
+                del one.left[0]
         with suppress(OSError):
             one.socket.shutdown(socket.SHUT_RDWR)
         self._drop(one)
@@ -178,7 +188,7 @@ class Endpoint(QuietConsumer):
             self._poll.unregister(one.socket)
         one.socket.close()
 
-    def _answer(self, asked: bytes) -> bytes:
+    def _answer(self, asked: bytes) -> list[memoryview]:
         head, end, _ = asked.partition(b"\r\n\r\n")
         first, *lines = head.decode("latin-1").split("\r\n")
         method, _, rest = first.partition(" ")
@@ -206,11 +216,11 @@ class Endpoint(QuietConsumer):
         self._listening.close()
 
 
-def _response(code: int, answer: Answer, compressed: bool = False, head_alone: bool = False) -> bytes:
-    body = answer.text.encode(errors="replace")
-    lines = [f"HTTP/1.1 {code} {_WORDS[code]}", f"Content-Type: {answer.type}"]
-    if compressed and len(body) > _COMPRESSED:
-        body = gzip.compress(body, 1)
+def _response(code: int, answer: Answer, may_be_compressed: bool = False, head_alone: bool = False) -> list[memoryview]:
+    lines, body = [f"HTTP/1.1 {code} {_WORDS[code]}", f"Content-Type: {answer.type}"], answer.body
+    if may_be_compressed and len(body) > _COMPRESSED:
+        body = answer.compressed
         lines.append("Content-Encoding: gzip")
     lines += [f"Content-Length: {len(body)}", "Connection: close", "", ""]
-    return "\r\n".join(lines).encode() + (b"" if head_alone else body)
+    # The body is not copied: slow clients share it.
+    return [memoryview(part) for part in ("\r\n".join(lines).encode(), b"" if head_alone else body) if part]

@@ -31,6 +31,7 @@ class Served:
         self.listening = endpoint.listen(Address("127.0.0.1", 0))
         self.port = self.listening.getsockname()[1]
         self.text = TEXT
+        self._answers: dict[str, Answer] = {}
         self.accepted: list[str] = []
         self.failure: WptraceError | None = None
         self.endpoint = Endpoint(self.listening, self._ask)
@@ -39,7 +40,9 @@ class Served:
         self.accepted.append(accepted)
         if self.failure:
             raise self.failure
-        return Answer("text/plain; version=0.0.4", self.text)
+        if self.text not in self._answers:
+            self._answers[self.text] = Answer("text/plain; version=0.0.4", self.text)
+        return self._answers[self.text]
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=10)
@@ -112,6 +115,20 @@ def test_it_is_compressed_for_who_says_so(served: Served) -> None:
     head, _, body = served.exchange(get("/metrics", "Accept-Encoding: deflate, gzip")).partition(b"\r\n\r\n")
     assert b"Content-Encoding: gzip\r\n" in head
     assert gzip.decompress(body).decode() == TEXT
+
+
+def test_an_answer_is_compressed_once_for_all(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many ask: who repeats an answer takes next to no time of the one that traces."""
+    lengths: list[int] = []
+
+    def compress(data: bytes, level: int) -> bytes:
+        lengths.append(len(data))
+        return b"compressed"
+
+    monkeypatch.setattr(gzip, "compress", compress)
+    for _ in range(3):
+        assert served.exchange(get("/metrics", "Accept-Encoding: gzip")).endswith(b"\r\n\r\ncompressed")
+    assert lengths == [len(TEXT)]
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_it_has_what_is_there_now_and_never_less(session: Session, clock: Time, 
     last = 0.0
     for seconds in (1.0, 5.0, 20.0):
         play(session, clock, seconds)
-        found = count(scraped.ask("").text)
+        found = count(scraped.ask("").body.decode())
         (now,) = (cell["total"].count for cell in trace.snapshot().cells.values())
         # Each look finds one more request.
         assert last < found == now - 1
@@ -59,12 +59,14 @@ def test_the_form_is_the_one_that_is_accepted(scraped: Scraped) -> None:
     plain, rich = scraped.ask("text/plain"), scraped.ask("application/openmetrics-text;version=1.0.0;q=0.5,*/*;q=0.1")
     assert plain.type.startswith("text/plain; version=0.0.4")
     assert rich.type.startswith("application/openmetrics-text; version=1.0.0")
-    assert rich.text.endswith("# EOF\n")
-    assert {family.name for family in openmetrics(rich.text)} == {family.name for family in classic(plain.text)}
+    assert rich.body.decode().endswith("# EOF\n")
+    assert {family.name for family in openmetrics(rich.body.decode())} == {
+        family.name for family in classic(plain.body.decode())
+    }
 
 
 def test_slow_ones_are_exemplars(session: Session, scraped: Scraped) -> None:
     (listener,) = scraped.listeners()
     listener.events([request(dev="sda")])
     assert listener.due == float("inf")
-    assert " # {" not in scraped.ask("").text
+    assert " # {" not in scraped.ask("").body.decode()
