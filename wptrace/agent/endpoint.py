@@ -7,6 +7,7 @@ one answer and a timeout of a few seconds, and a new connection replaces the old
 
 from __future__ import annotations
 
+import errno
 import gzip
 import math
 import select
@@ -23,6 +24,8 @@ from wptrace.errors import WptraceError
 _MOST = 16
 _LONGEST_REQUEST = 8192
 _PATIENCE_S = 10.0
+# Without descriptors or memory a connection cannot be accepted, but stays ready: it is looked at again later.
+_FULL, _PAUSE_S = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM), 1.0
 # Smaller answers are not worth compressing.
 _COMPRESSED = 1400
 _READY = "GET /metrics has the metrics of wptrace agent.\n"
@@ -90,6 +93,7 @@ class Endpoint(QuietConsumer):
         self._poll.register(listening, select.EPOLLIN)
         self._connections: dict[int, _Connection] = {}
         """Oldest first."""
+        self._accept_again = math.inf
 
     def listen(self, address: Address) -> socket.socket:
         """Open a socket to move to."""
@@ -112,6 +116,7 @@ class Endpoint(QuietConsumer):
         self._listening.close()
         self._listening = listening
         self._poll.register(listening, select.EPOLLIN)
+        self._accept_again = math.inf
 
     @property
     def fd(self) -> int:
@@ -131,20 +136,26 @@ class Endpoint(QuietConsumer):
         self._look_at_clock()
 
     def turn(self, now: float) -> None:
+        if now >= self._accept_again:
+            self._poll.modify(self._listening, select.EPOLLIN)
+            self._accept_again = math.inf
         for one in list(self._connections.values()):
             if one.until <= now:
                 self._drop(one)
         self._look_at_clock()
 
     def _look_at_clock(self) -> None:
-        self.due = min((one.until for one in self._connections.values()), default=math.inf)
+        self.due = min([self._accept_again, *(one.until for one in self._connections.values())])
 
     def _accept(self) -> None:
         for _ in range(_MOST):
             try:
                 peer, _ = self._listening.accept()
-            except OSError:
+            except OSError as error:
                 # That was the last, the client has left, or there are too many open files.
+                if error.errno in _FULL:
+                    self._poll.modify(self._listening, 0)
+                    self._accept_again = time.monotonic() + _PAUSE_S
                 return
             if len(self._connections) == _MOST:
                 self._drop(next(iter(self._connections.values())))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import http.client
+import select
 import socket
 import threading
 import time
@@ -224,9 +225,16 @@ def test_without_descriptors_it_goes_on(served: Served, monkeypatch: pytest.Monk
         def close(self) -> None:
             served.listening.close()
 
-    with served.connect():
-        monkeypatch.setattr(served.endpoint, "_listening", Full())
-        served.endpoint.serve()
+    with served.connect() as peer:
+        peer.sendall(get())
+        with monkeypatch.context() as full:
+            full.setattr(served.endpoint, "_listening", Full())
+            served.endpoint.serve()
+        # Nobody is woken for it again and again.
+        assert not select.select([served.endpoint.fd], [], [], 0)[0]
+        assert time.monotonic() < served.endpoint.due <= time.monotonic() + endpoint._PAUSE_S
+        served.endpoint.turn(served.endpoint.due)
+        assert status(served.rest(peer)) == 200
 
 
 @pytest.mark.parametrize(
