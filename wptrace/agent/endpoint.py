@@ -107,7 +107,11 @@ class Endpoint(QuietConsumer):
         try:
             return listen(address)
         except WptraceError:
-            self.move(listen(before))
+            try:
+                self.move(listen(before))
+            except WptraceError:
+                # Its address may have gone meanwhile; this socket still has it.
+                self._listening.listen(_MOST)
             raise
 
     def move(self, listening: socket.socket) -> None:

@@ -297,3 +297,20 @@ def test_where_it_cannot_listen_it_stays(served: Served, host: str) -> None:
         with pytest.raises(WptraceError, match="cannot listen at"):
             served.endpoint.listen(Address(host, served.port))
         assert status(served.exchange(get())) == 200
+
+
+def test_it_stays_although_its_own_address_has_gone(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    with endpoint.listen(Address("127.0.0.1", 0)) as free:
+        chosen = Address("127.0.0.1", free.getsockname()[1])
+    served.listening = endpoint.listen(chosen)
+    served.port = chosen.port
+    served.endpoint.move(served.listening)
+
+    def refuse(address: Address) -> socket.socket:
+        raise WptraceError(f"cannot listen at {address}: cannot assign requested address")
+
+    monkeypatch.setattr(endpoint, "listen", refuse)
+    with pytest.raises(WptraceError, match="cannot listen at"):
+        served.endpoint.listen(chosen._replace(host="192.0.2.1"))
+    assert not select.select([served.endpoint.fd], [], [], 0)[0]
+    assert status(served.exchange(get())) == 200
