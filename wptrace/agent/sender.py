@@ -251,6 +251,7 @@ class _Connection(http.client.HTTPConnection):
         super().__init__(target.endpoint.host, target.endpoint.port, timeout=target.timeout_s)
         self._tls = target.endpoint.tls
         self.line: socket.socket | None = None
+        self.is_late = False
 
     def connect(self) -> None:
         self.line = socket.create_connection((self.host, self.port), self.timeout)
@@ -258,10 +259,18 @@ class _Connection(http.client.HTTPConnection):
             context = ssl.create_default_context()
             encrypted = context.wrap_socket(self.line, server_hostname=self.host, do_handshake_on_connect=False)
             self.line = encrypted
+            self._require_time()
             encrypted.do_handshake()
+        self._require_time()
         self.sock = self.line
 
+    def _require_time(self) -> None:
+        """Names are looked up and addresses tried without a line that could be ended."""
+        if self.is_late:
+            raise TimeoutError
+
     def abort(self) -> None:
+        self.is_late = True
         if self.line is not None:
             with suppress(OSError):
                 # The shutdown() of an encrypted socket would also change what its reader looks at.
@@ -270,14 +279,9 @@ class _Connection(http.client.HTTPConnection):
 
 def _exchange(target: Target, one: _Waiting) -> tuple[int, str, bytes]:
     """The code of the answer, when to come again, and its body."""
-    connection, late = _Connection(target), threading.Event()
-
-    def abort() -> None:
-        late.set()
-        connection.abort()
-
+    connection = _Connection(target)
     # A timeout of the socket is for each read: who sends a byte a second would never end.
-    timer = threading.Timer(target.timeout_s, abort)
+    timer = threading.Timer(target.timeout_s, connection.abort)
     timer.daemon = True
     try:
         timer.start()
@@ -287,7 +291,7 @@ def _exchange(target: Target, one: _Waiting) -> tuple[int, str, bytes]:
         connection.request("POST", target.endpoint.path, one.body, headers)
         answer = connection.getresponse()
         body = answer.read(_LONGEST_ANSWER + 1)
-        if late.is_set():
+        if connection.is_late:
             raise TimeoutError
         if answer.length and len(body) <= _LONGEST_ANSWER:
             raise LaterError("its answer is shorter than it says")
@@ -295,7 +299,7 @@ def _exchange(target: Target, one: _Waiting) -> tuple[int, str, bytes]:
             raise RefusedError(f"its answer has more than {_LONGEST_ANSWER:,} bytes")
         return answer.status, answer.getheader("Retry-After", ""), body
     except (OSError, http.client.HTTPException, ValueError, RuntimeError) as error:
-        if late.is_set() or isinstance(error, TimeoutError):
+        if connection.is_late or isinstance(error, TimeoutError):
             raise LaterError(f"no answer within {target.timeout_s:g} s") from None
         raise LaterError(_reason(error)) from None
     finally:

@@ -192,6 +192,24 @@ def test_a_collector_that_sends_a_byte_now_and_then_is_left(journal: Journal) ->
         wait_until(lambda: bool(collector.gone), "the client has gone")
 
 
+def test_what_connects_too_late_is_not_sent(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of a look-up of the name, or of an address that does not answer, counts as well."""
+    look_up, times = socket.getaddrinfo, iter([0.4])
+
+    def slowly(*arguments: Any, **more: Any) -> Any:
+        time.sleep(next(times, 0.0))
+        return look_up(*arguments, **more)
+
+    with collecting(Answer(drips=True)) as collector, sending(journal, target(collector.url, timeout_s=0.2)) as made:
+        monkeypatch.setattr(socket, "getaddrinfo", slowly)
+        made.push(Message(b"one", 1))
+        wait_until(lambda: journal.has("no answer within 0.2 s"), "the first try")
+        # Only the second try has reached it.
+        collector.wait_for(2)
+        wait_until(lambda: made.delivery.sent == 1, "the third try")
+        assert len(collector.requests) == 2
+
+
 def test_a_dead_collector_costs_so_many_bytes_and_the_oldest_messages(journal: Journal) -> None:
     with sending(journal, target(nobody()), room=10_000) as made:
         bodies = [noise(1000 + number) for number in range(100)]
