@@ -236,8 +236,9 @@ class Agent:
             self._daily.most = config.agent["daily"]
             self.actions.write_to(Room(config.agent["folder"], config.agent["keep"]))
         of_flows, of_pressure = self._triggers
+        states = {name: state for watch in self._watches for name, state in watch.states.items()}
         for watch, triggers in zip(self._watches, [*of_flows, of_pressure]):
-            watch.arm(triggers, now)
+            watch.arm(triggers, now, states)
         if config.history != before.history:
             self._change_histories(before, now)
         if config.otlp != before.otlp:

@@ -136,12 +136,17 @@ class Watch(QuietConsumer):
         self._last = trace.first
         self.due = now + WINDOW_S if triggers else math.inf
 
-    def arm(self, triggers: Sequence[Trigger], now: float) -> None:
-        """Replace the triggers. An unchanged one goes on; a changed one keeps its counts."""
-        before = {one.trigger.name: one for one in self._states}
-        read = self._figures, self._cells_alone
+    @property
+    def states(self) -> dict[str, _State]:
+        """The states of its triggers, by name."""
+        return {one.trigger.name: one for one in self._states}
+
+    def arm(self, triggers: Sequence[Trigger], now: float, before: Mapping[str, _State]) -> None:
+        """Replace the triggers, given the states that all had. An unchanged one goes on; a changed one keeps its
+        counts, also where its condition was checked by another watch."""
+        had, read = self._states, (self._figures, self._cells_alone)
         self._look_at([_State.of(one, before.get(one.name)) for one in triggers])
-        if not before or read != (self._figures, self._cells_alone):
+        if not had or read != (self._figures, self._cells_alone):
             # The last snapshot has old values of what nobody needed.
             self._last, self.due = self._trace.snapshot(), now + WINDOW_S
         if not triggers:
@@ -238,10 +243,10 @@ class PressureWatch(Watch):
         super().__init__(trace, [], actions, now, say)
         self._reader = reader
         self._pressures: dict[Condition, Pressure] = {}
-        self.arm(triggers, now)
+        self.arm(triggers, now, {})
 
-    def arm(self, triggers: Sequence[Trigger], now: float) -> None:
-        super().arm(triggers, now)
+    def arm(self, triggers: Sequence[Trigger], now: float, before: Mapping[str, _State]) -> None:
+        super().arm(triggers, now, before)
         wanted = {one.when: one.name for one in triggers}
         for when in self._pressures.keys() - wanted.keys():
             gone = self._pressures.pop(when)

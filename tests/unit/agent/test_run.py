@@ -12,7 +12,7 @@ from tests.unit.agent.test_config import make
 from tests.unit.agent.test_trigger import Recorder, recorder
 from tests.unit.engine.conftest import Time
 from tests.unit.engine.test_run import Fake
-from wptrace.agent import config
+from wptrace.agent import condition, config
 from wptrace.agent.config import Config
 from wptrace.agent.run import Agent
 from wptrace.engine.session import Session
@@ -50,3 +50,19 @@ def test_without_a_recorder_by_hand_is_refused(agent: Agent, capsys: pytest.Capt
         agent.trigger("hand")
     agent.dump()
     assert capsys.readouterr().err == "wptrace: nothing is written: no flow has a recorder\n"
+
+
+def test_a_trigger_keeps_its_counts_whatever_its_condition_is_about(
+    session: Session, clock: Time, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Fake, "missing", {}, raising=False)
+    monkeypatch.setattr(condition, "measured", lambda name, whose: True)
+    folder = f"[agent]\nfolder = '{tmp_path}'\n"
+    text = f"{folder}[trigger.slow]\nwhen = '{{}}'\n"
+    one = Agent(read(text.format("io.read.total.p99 > 1s")), session, None, clock.now)
+    for when in ("io.read.total.p99 > 1s", "pressure.io.some > 99%", "io.read.total.p99 > 2s"):
+        said = one.reload(lambda: read(text.format(when)), {"io": frozenset()})  # noqa: B023 - called at once
+        assert said.startswith("read agent.toml again")
+        assert one.trigger("slow") == "trigger slow has fired"
+    assert [fired.fired for watch in one._watches for fired in watch.fired] == [3]
+    one.close()

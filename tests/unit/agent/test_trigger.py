@@ -110,18 +110,18 @@ def test_an_armed_trigger_goes_on_where_it_was_the_same(
     """An equal trigger keeps the counts and the cooldown of its name; a removed one never fires again."""
     watch, _, _ = watched(session, clock, tmp_path, said, [fake_trigger(session, cooldown_s=20.0)])
     play(session, clock, 2.5)
-    watch.arm([fake_trigger(session, cooldown_s=20.0)], clock.now)
+    watch.arm([fake_trigger(session, cooldown_s=20.0)], clock.now, watch.states)
     play(session, clock, 4.0)
     assert [(one.fired, one.suppressed) for one in watch.fired] == [(1, 0)]
-    watch.arm([fake_trigger(session, cooldown_s=20.0, daily=2)], clock.now)
+    watch.arm([fake_trigger(session, cooldown_s=20.0, daily=2)], clock.now, watch.states)
     play(session, clock, 10.0)
     assert [(one.fired, one.suppressed) for one in watch.fired] == [(1, 1)]
     play(session, clock, 24.0)
     assert [(one.fired, one.suppressed) for one in watch.fired] == [(2, 1)]
-    watch.arm([], clock.now)
+    watch.arm([], clock.now, watch.states)
     play(session, clock, 100.0)
     assert (watch.fired, watch.due, len(said)) == ([], float("inf"), 2)
-    watch.arm([fake_trigger(session)], clock.now)
+    watch.arm([fake_trigger(session)], clock.now, watch.states)
     play(session, clock, 105.0)
     assert [one.fired for one in watch.fired] == [1]
 
@@ -141,7 +141,7 @@ def test_an_armed_trigger_does_not_take_all_until_now_for_one_window(
         session.traces[0].snapshot()
     play(session, clock, 10.0)
     clock.now += 0.9
-    watch.arm([idle, new], clock.now)
+    watch.arm([idle, new], clock.now, watch.states)
     play(session, clock, 20.0)
     assert said == []
 
