@@ -147,8 +147,8 @@ class Family:
         self.name, self.type, self.unit, self.help = name, type, unit, help
         self.points: list[Point] = []
 
-    def add(self, labels: Labels, value: Value) -> None:
-        self.points.append(Point(labels, value))
+    def add(self, labels: Labels, value: Value, restarts: bool = False) -> None:
+        self.points.append(Point(labels, value, restarts=restarts))
 
 
 class Derived:
@@ -261,12 +261,12 @@ class Derived:
                         (*prefix, plain(metric.name)), "counter", "seconds", _sentence(metric.description)
                     )
                     value = scaled(found[metric.name].sum, metric.unit)
-                    family.points.append(Point(labels, value, restarts=restarts))
+                    family.add(labels, value, restarts)
         for group, counts in leading.counters.items():
             if BYTES in counts:
                 family = self._family((*prefix, "bytes"), "counter", "bytes", "Bytes that were transferred, by owner.")
                 labels, restarts = _of_owner(group, owned)
-                family.points.append(Point(labels, counts[BYTES], restarts=restarts))
+                family.add(labels, counts[BYTES], restarts)
 
     def _of_volumes(self, owned: Owners) -> None:
         # A volume is not a label of other metrics: their series would end when it is mounted.
@@ -376,7 +376,8 @@ class Derived:
                 ("suppressed", "counter", "How often it was held back by its limits.", one.suppressed),
                 ("holds", "gauge", "Whether its condition holds now.", int(one.holds)),
             ):
-                self._family(("trigger", what), type, "", help).add((trigger,), value)
+                # The next reload may remove it, and another one add it anew.
+                self._family(("trigger", what), type, "", help).add((trigger,), value, restarts=True)
         for loads in process.on_trigger:
             self._of_loaded(loads)
         for sent in process.deliveries:
@@ -397,10 +398,10 @@ class Derived:
             ("runs", "counter", "", "How often a trigger has begun to load it.", one.runs),
             ("cpu", "counter", "seconds", "CPU time of its runs that have ended.", one.cpu_s),
         ):
-            self._family(("on", "trigger", what), type, unit, help).add((command,), value)
+            self._family(("on", "trigger", what), type, unit, help).add((command,), value, restarts=True)
         left_out = self._family(("on", "trigger", "left", "out"), "counter", "", "Runs without a trace, by cause.")
         for cause, count in one.left_out.items():
-            left_out.add((command, label("cause", cause)), count)
+            left_out.add((command, label("cause", cause)), count, restarts=True)
 
 
 def of_cgroups(kind: Kind) -> bool:

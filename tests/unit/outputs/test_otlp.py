@@ -21,7 +21,7 @@ from wptrace.model.distribution import SLOTS, Distribution, bounds
 from wptrace.model.report import Event, Segment, Snapshot
 from wptrace.model.tally import Tally
 from wptrace.outputs import otlp, prometheus
-from wptrace.outputs.metrics import Delivery, Owners, Process, Source, label
+from wptrace.outputs.metrics import Delivery, Fired, Loaded, Owners, Process, Source, label
 from wptrace.outputs.otlp import LENGTH, METRICS, OFFSET, OFFSET_NS, SCALE, TRACES, Otlp
 
 metrics_pb2 = pytest.importorskip("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2")
@@ -240,6 +240,25 @@ def test_the_series_of_an_owner_that_comes_later_says_when_it_began() -> None:
     one.restart()
     one.own(Owners(("unit",), lambda owner: (str(owner),), 5))
     assert begins(decoded(one, later, at=NOW + 3 * SECOND)) == {"/a": START, "/b": START}
+
+
+def test_a_trigger_that_a_reload_adds_anew_says_when_it_began() -> None:
+    """It begins at 0, which would be a total that goes back."""
+    one, fired, runs = made(), [Fired("slow", 3, 0, False)], [Loaded("io", False, 3, 1.5, {"daily": 2})]
+    there = PROCESS._replace(triggers=fired, on_trigger=runs)
+    gone = PROCESS._replace(triggers=(), on_trigger=())
+    new = PROCESS._replace(
+        triggers=[Fired("slow", 0, 0, False)], on_trigger=[Loaded("io", False, 0, 0.0, {"daily": 0})]
+    )
+    for at, process, begin in (
+        (NOW, there, START),
+        (NOW + 1, gone, None),
+        (NOW + 2, new, NOW + 1),
+        (NOW + 3, new, NOW + 1),
+    ):
+        points = decoded(one, process=process, at=at).items()
+        counters = [point for (name, _), (metric, point) in points if "trigger" in name and metric.HasField("sum")]
+        assert {point.start_time_unix_nano for point in counters} == ({begin} if begin else set())
 
 
 def test_many_series_are_several_messages_and_each_is_in_one() -> None:
