@@ -73,6 +73,8 @@ class Otlp(Derived):
 
     def metrics(self, snapshots: Sequence[Snapshot], process: Process, at_ns: int) -> Iterator[Message]:
         """All totals at this time of day, in as many requests as they take."""
+        if at_ns < self._last_ns:
+            self._set_back(self._last_ns - at_ns)
         families = self.families(snapshots, process)
         starts = dict(self._starts(families))
         self._began, self._last_ns = starts, at_ns
@@ -95,6 +97,12 @@ class Otlp(Derived):
                 count += 1
         if request is not None:
             yield Message(request.SerializeToString(), count)
+
+    def _set_back(self, ns: int) -> None:
+        """Follow the clock, which was set back: nothing begins after the time for which it is sent."""
+        self._started_ns -= ns
+        self._last_ns -= ns
+        self._began = {key: began - ns for key, began in self._began.items()}
 
     def _starts(self, families: Iterable[Family]) -> Iterator[tuple[tuple[tuple[str, ...], str, Labels], int]]:
         for family in families:

@@ -261,6 +261,16 @@ def test_a_trigger_that_a_reload_adds_anew_says_when_it_began() -> None:
         assert {point.start_time_unix_nano for point in counters} == ({begin} if begin else set())
 
 
+def test_nothing_begins_after_its_time_where_the_clock_is_set_back() -> None:
+    """As at boot, before the time of day is known."""
+    one = made(source(KIND))
+    process = PROCESS._replace(triggers=[Fired("slow", 3, 0, False)])
+    for at in (NOW, START - 3600 * SECOND, START - 3599 * SECOND):
+        found = decoded(one, snapshot({group("sda"): cell([1], [1])}), process=process, at=at).values()
+        begins = {point.start_time_unix_nano for _, point in found} - {0}
+        assert begins == {START if at == NOW else START - 3660 * SECOND}
+
+
 def test_many_series_are_several_messages_and_each_is_in_one() -> None:
     cells = {group(f"nbd{number}"): cell([1], [1]) for number in range(3000)}
     one = made(source(KIND), resource={"service.name": "x"})
