@@ -34,7 +34,7 @@ from wptrace.engine.session import Session
 from wptrace.engine.signals import Stop
 from wptrace.errors import UsageError, WptraceError
 from wptrace.kernel.files import require_own_folder
-from wptrace.model.report import Output, Snapshot
+from wptrace.model.report import Event, Output, Snapshot
 from wptrace.outputs.text.words import printable
 
 # An agent runs for weeks, so it reads less often than a screen needs.
@@ -46,6 +46,22 @@ def _say(words: str) -> None:
     """Print a line for the journal. If nobody takes it, or a disk is full, the traces go on."""
     with suppress(OSError):
         print(f"wptrace: {printable(words)}", file=sys.stderr, flush=True)
+
+
+class Lines(Reports):
+    """Slow events and the summary, for the journal. If nobody takes them, or a disk is full, the traces go on."""
+
+    def events(self, events: Sequence[Event]) -> None:
+        with suppress(OSError):
+            super().events(events)
+
+    def list_in_flight(self) -> None:
+        with suppress(OSError):
+            super().list_in_flight()
+
+    def end(self) -> None:
+        with suppress(OSError):
+            super().end()
 
 
 def run(config: Config, outputs: Sequence[Output], again: Callable[[], Config]) -> None:
@@ -74,7 +90,7 @@ def run(config: Config, outputs: Sequence[Output], again: Callable[[], Config]) 
         shown = []
         for trace, output in zip(session.traces, outputs):
             output.start(trace.start)
-            shown.append(Reports(trace, output, RunOptions(), now))
+            shown.append(Lines(trace, output, RunOptions(), now))
             trace.subscribe(shown[-1])
         agent = Agent(config, session, listening, now)
         cleanup.callback(agent.close)
@@ -85,10 +101,8 @@ def run(config: Config, outputs: Sequence[Output], again: Callable[[], Config]) 
         while not stop.asked:
             session.wait()
             if stop.take_list():
-                # If nobody takes the output, or a disk is full, the traces go on.
-                with suppress(OSError):
-                    for reports in shown:
-                        reports.list_in_flight()
+                for lines in shown:
+                    lines.list_in_flight()
             if stop.take_dump():
                 agent.dump()
             if stop.take_reload():

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,11 +13,13 @@ import pytest
 
 from tests.unit.agent.test_config import make
 from tests.unit.agent.test_trigger import Recorder, recorder
+from tests.unit.capture.test_folder import counted
 from tests.unit.engine.conftest import Time
-from tests.unit.engine.test_run import Fake
+from tests.unit.engine.test_run import Collected, Fake
+from tests.unit.outputs.samples import request
 from wptrace.agent import condition, config
-from wptrace.agent.config import Config
-from wptrace.agent.run import Agent
+from wptrace.agent.config import Always, Config
+from wptrace.agent.run import Agent, run
 from wptrace.engine.session import Session
 from wptrace.errors import UsageError
 
@@ -66,3 +71,23 @@ def test_a_trigger_keeps_its_counts_whatever_its_condition_is_about(
         assert one.trigger("slow") == "trigger slow has fired"
     assert [fired.fired for watch in one._watches for fired in watch.fired] == [3]
     one.close()
+
+
+@pytest.mark.parametrize("fail", ["event", "flush", "in_flight", "summary"])
+def test_the_traces_go_on_where_nobody_takes_their_lines(
+    clock: Time, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fail: str
+) -> None:
+    """As where the journal is started anew, which a service does not get a new pipe for."""
+    monkeypatch.setattr(Fake, "missing", {}, raising=False)
+    monkeypatch.setattr(Fake, "hooks", (), raising=False)
+    flow, reported = Fake(clock, []), list[str]()
+    flow.pending = [request(dev="sda")]
+    settings = read(f"[history]\ndir = '{tmp_path}'")._replace(always=[Always("io", {}, [flow])])
+    for seconds, number in ((1.0, signal.SIGUSR1), (25.0, signal.SIGTERM)):
+        clock.at(seconds, lambda number=number: os.kill(os.getpid(), number))  # type: ignore[misc]
+    run(settings, [Collected(reported, fail)], lambda: settings)
+    assert clock.now >= 1025.0
+    assert f"output {fail}" in reported
+    # The history has all of it.
+    assert counted(tmp_path / "fake") == flow.reads - 1
+    gc.unfreeze()
