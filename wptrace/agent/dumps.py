@@ -31,6 +31,9 @@ class Room:
             return []
         try:
             return self._make(folder, {path.name for path in kept})
+        except OSError:
+            # The disk may fail that has the folder.
+            return []
         finally:
             os.close(folder)
 

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
+
+import pytest
 
 from wptrace.agent.dumps import Daily, Room
 
@@ -50,6 +53,14 @@ def test_what_is_not_ours_is_left_alone(tmp_path: Path) -> None:
     assert names(folder) == before
     assert other.stat().st_size == 100
     assert Room(tmp_path / "none", 1).make() == []
+
+
+def test_a_folder_that_cannot_be_listed_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(folder: int) -> list[str]:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "listdir", fail)
+    assert Room(tmp_path, 1).make() == []
 
 
 def test_a_day_has_room_for_so_much() -> None:
