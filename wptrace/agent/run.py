@@ -68,6 +68,9 @@ def run(config: Config, outputs: Sequence[Output], again: Callable[[], Config]) 
     """Run the agent. Each flow has an output, which gets its start, its summary, and what is in flight on request.
     `again` reads the configuration again."""
     with Stop() as stop, ExitStack() as cleanup:
+        # What comes while it starts waits until it has: a signal to reload would end it.
+        stop.expect_dumps()
+        stop.expect_reloads()
         for output in outputs:
             cleanup.callback(output.close)
         listening = _prepared(config, None, listen)
@@ -83,9 +86,6 @@ def run(config: Config, outputs: Sequence[Output], again: Callable[[], Config]) 
         cleanup.callback(session.close)
         session.start()
         gc.freeze()
-        # Before the start is reported: whoever reads that may send a request at once.
-        stop.expect_dumps()
-        stop.expect_reloads()
         now = time.monotonic()
         shown = []
         for trace, output in zip(session.traces, outputs):

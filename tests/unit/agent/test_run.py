@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -20,8 +21,10 @@ from tests.unit.outputs.samples import request
 from wptrace.agent import condition, config
 from wptrace.agent.config import Always, Config
 from wptrace.agent.run import Agent, run
+from wptrace.bpf.ring import Reader
 from wptrace.engine.session import Session
 from wptrace.errors import UsageError
+from wptrace.model.report import Start
 
 __all__ = ["recorder"]
 
@@ -91,3 +94,22 @@ def test_the_traces_go_on_where_nobody_takes_their_lines(
     # The history has all of it.
     assert counted(tmp_path / "fake") == flow.reads - 1
     gc.unfreeze()
+
+
+def test_a_reload_during_the_start_comes_after_it(
+    clock: Time, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Slow(Fake):
+        missing: ClassVar[dict[str, str]] = {}
+        hooks = ()
+
+        def start(self, reader: Reader) -> Start:
+            os.kill(os.getpid(), signal.SIGHUP)
+            return super().start(reader)
+
+    settings = read("")._replace(always=[Always("io", {}, [Slow(clock, [])])])
+    clock.at(5.0, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    run(settings, [Collected([])], lambda: settings)
+    gc.unfreeze()
+    assert clock.now >= 1005.0
+    assert "read agent.toml again: nothing changed" in capsys.readouterr().err
