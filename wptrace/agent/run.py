@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -20,6 +19,7 @@ from wptrace.agent.control import Control
 from wptrace.agent.dumps import Daily, Room
 from wptrace.agent.endpoint import listen
 from wptrace.agent.history import History
+from wptrace.agent.journal import Lines, say
 from wptrace.agent.notify import Notify
 from wptrace.agent.on_trigger import Ledger, Runs
 from wptrace.agent.otlp import Exporter
@@ -29,39 +29,16 @@ from wptrace.agent.state import Status, Watchdog, words
 from wptrace.agent.trigger import HAND, Actions, PressureWatch, Trigger, Watch
 from wptrace.engine.children import Children
 from wptrace.engine.definition.faults import did_you_mean
-from wptrace.engine.run import Reports, RunOptions
+from wptrace.engine.run import RunOptions
 from wptrace.engine.session import Session
 from wptrace.engine.signals import Stop
 from wptrace.errors import UsageError, WptraceError
 from wptrace.kernel.files import require_own_folder
-from wptrace.model.report import Event, Output, Snapshot
-from wptrace.outputs.text.words import printable
+from wptrace.model.report import Output, Snapshot
 
 # An agent runs for weeks, so it reads less often than a screen needs.
 _HISTORY_S = 10.0
 _DUMPS, _HISTORIES = "dumps", "histories"
-
-
-def _say(words: str) -> None:
-    """Print a line for the journal. If nobody takes it, or a disk is full, the traces go on."""
-    with suppress(OSError):
-        print(f"wptrace: {printable(words)}", file=sys.stderr, flush=True)
-
-
-class Lines(Reports):
-    """Slow events and the summary, for the journal. If nobody takes them, or a disk is full, the traces go on."""
-
-    def events(self, events: Sequence[Event]) -> None:
-        with suppress(OSError):
-            super().events(events)
-
-    def list_in_flight(self) -> None:
-        with suppress(OSError):
-            super().list_in_flight()
-
-    def end(self) -> None:
-        with suppress(OSError):
-            super().end()
 
 
 def run(config: Config, outputs: Sequence[Output], again: Callable[[], Config]) -> None:
@@ -96,7 +73,7 @@ def run(config: Config, outputs: Sequence[Output], again: Callable[[], Config]) 
         cleanup.callback(agent.close)
         for status in (Status(session.traces, notify, now, lambda: agent.words), Watchdog(notify, now)):
             session.traces[0].subscribe(status)
-        _say(agent.words)
+        say(agent.words)
         notify.send("READY=1", f"STATUS={agent.words}")
         while not stop.asked:
             session.wait()
@@ -108,7 +85,7 @@ def run(config: Config, outputs: Sequence[Output], again: Callable[[], Config]) 
             if stop.take_reload():
                 notify.send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
                 said = agent.reload(again, attached)
-                _say(said)
+                say(said)
                 # The parsed options contain cycles, which a running trace seldom collects.
                 gc.collect()
                 notify.send("READY=1", f"STATUS={' '.join(f'{agent.words}; {said}'.split())}")
@@ -160,12 +137,12 @@ class Agent:
     def __init__(self, config: Config, session: Session, listening: socket | None, now: float) -> None:
         self._config, self._session = config, session
         self._first = session.traces[0]
-        self._children = Children(_say)
+        self._children = Children(say)
         self._daily = Daily(config.agent["daily"])
         room = Room(config.agent["folder"], config.agent["keep"])
-        self.actions = Actions(session.traces, room, self._daily, self._children, _say)
+        self.actions = Actions(session.traces, room, self._daily, self._children, say)
         budget = config.agent["budget"]
-        self._runs = Runs(config.on_trigger, self.actions, Ledger(budget), self._share_budget, _say)
+        self._runs = Runs(config.on_trigger, self.actions, Ledger(budget), self._share_budget, say)
         self._share_budget()
         self.actions.on_fire = self._runs.fire
         for consumer in (self.actions, self._runs, self._children):
@@ -173,9 +150,9 @@ class Agent:
         self._watches: list[Watch] = []
         of_flows, of_pressure = self._triggers
         for trace, triggers in zip(session.traces, of_flows):
-            self._watches.append(Watch(trace, triggers, self.actions, now, _say))
+            self._watches.append(Watch(trace, triggers, self.actions, now, say))
             trace.subscribe(self._watches[-1])
-        self._pressure = PressureWatch(self._first, of_pressure, self.actions, now, _say, session.reader)
+        self._pressure = PressureWatch(self._first, of_pressure, self.actions, now, say, session.reader)
         self._watches.append(self._pressure)
         self._first.subscribe(self._pressure)
         self._histories: list[History] = []
@@ -193,7 +170,7 @@ class Agent:
         try:
             self._control = Control(self.trigger)
         except OSError as error:
-            _say(f"nobody can ask by --trigger: {error.strerror}")
+            say(f"nobody can ask by --trigger: {error.strerror}")
         else:
             session.reader.attend(self._control.fd, self._control.serve)
 
@@ -226,7 +203,7 @@ class Agent:
         try:
             self.actions.by_hand(time.monotonic())
         except WptraceError as error:
-            _say(error.message)
+            say(error.message)
 
     def reload(self, again: Callable[[], Config], attached: dict[str, frozenset[str]]) -> str:
         """Apply a changed configuration and describe the result. An invalid one changes nothing."""
@@ -277,7 +254,7 @@ class Agent:
         names = [trace.flow.name for trace in traces]
         for trace, start in zip(traces, since or [None] * len(traces)):
             folder, keep = wanted["dir"] / trace.flow.name, wanted["keep"] // len(traces)
-            self._histories.append(History(trace, folder, keep, wanted["interval"], now, _say, names, start))
+            self._histories.append(History(trace, folder, keep, wanted["interval"], now, say, names, start))
             trace.subscribe(self._histories[-1])
 
     def _change_histories(self, before: Config, now: float) -> None:
@@ -301,7 +278,7 @@ class Agent:
         if self._exporter is not None:
             self._exporter.change(settings, now)
         elif settings is not None:
-            self._exporter = Exporter(self._session.traces, self._own, settings, now, _say)
+            self._exporter = Exporter(self._session.traces, self._own, settings, now, say)
             self._first.subscribe(self._exporter)
             for trace, listener in zip(self._session.traces, self._exporter.listeners()):
                 trace.subscribe(listener)
