@@ -80,7 +80,8 @@ def parser(names: Sequence[str], whole: Sequence[str]) -> Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    words, workload = _parted(joined(sys.argv[1:] if arguments is None else arguments))
+    words, workload = _parted(list(sys.argv[1:] if arguments is None else arguments))
+    words = joined(words)
     if not words:
         hint = "wptrace --help lists them, wptrace io --help the options of that one"
         raise UsageError("name a command, such as io", hint)

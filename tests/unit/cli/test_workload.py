@@ -24,8 +24,8 @@ def test_the_exit_code_is_the_commands(script: str, code: int) -> None:
 
 
 def test_its_words_are_passed_on_as_they_are() -> None:
-    found = run(FAKE, "io", "--json", "--", "printf", "%s\n", "--json", "--", "-1", "a b", "")
-    assert found.stdout == "--json\n--\n-1\na b\n\n"
+    found = run(FAKE, "io", "--json", "--", "printf", "%s\n", "--json", "--", "-1", "a b", "", "--level", "-2")
+    assert found.stdout == "--json\n--\n-1\na b\n\n--level\n-2\n"
     assert [json.loads(line)["kind"] for line in found.stderr.splitlines()] == ["start", "summary"]
 
 
