@@ -78,9 +78,10 @@ def _trigger(name: str, pid: str | None) -> int:
 
     found = recorders.agents()
     if pid is not None:
-        if not pid.isdecimal() or int(pid) not in found:
+        named = [one for one in found if str(one) == pid]
+        if not named:
             raise UsageError(f"{pid} is not the process of an agent", hint=_named(found))
-        found = [int(pid)]
+        found = named
     if len(found) != 1:
         raise UsageError("several agents are running" if found else "no agent is running", hint=_named(found))
     print(printable(control.ask(found[0], name)))

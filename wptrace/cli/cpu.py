@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from typing import TYPE_CHECKING
 
 from wptrace.cli import options as common
@@ -42,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
 
     common.interval(options)
     common.require_stage(options.hist, CpuFlow.kinds)
-    if not options.top.isdecimal() or not int(options.top):
+    if not re.fullmatch(r"[0-9]{1,9}", options.top) or not int(options.top):
         raise UsageError(f"--top takes a whole number above 0, not {options.top!r}")
     (flow,) = flows(options)
     return common.trace(

@@ -22,12 +22,13 @@ def run(options: argparse.Namespace) -> int:
 
     found = recorders.running()
     if options.process is not None:
-        if not options.process.isdigit() or int(options.process) not in found:
+        named = {pid: folder for pid, folder in found.items() if str(pid) == options.process}
+        if not named:
             raise UsageError(
                 f"{options.process} is not the process of a trace with a recorder",
                 hint=_hint(found),
             )
-        found = {int(options.process): found[int(options.process)]}
+        found = named
     if len(found) != 1:
         there = "several traces have a recorder" if found else "no trace with a recorder is running"
         raise UsageError(there, hint=_hint(found))
