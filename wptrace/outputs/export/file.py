@@ -21,6 +21,8 @@ class ExportFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if not path.name:
+            raise UsageError(f"{path} is no file: an export makes a file of its own")
         # Who may write to the folder cannot take a name first that he cannot predict. Any name leaves room for it.
         self._temporary = path.with_name(f".wptrace-{os.urandom(8).hex()}")
         self._file: BinaryIO | None = None

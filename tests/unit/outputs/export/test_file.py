@@ -83,12 +83,12 @@ def test_its_name_may_be_as_long_as_a_name_can_be(tmp_path: Path) -> None:
     assert left(tmp_path) == [place.name]
 
 
-@pytest.mark.parametrize("place", ["missing/report.html", "folder", "fifo"])
+@pytest.mark.parametrize("place", ["missing/report.html", "folder", "fifo", "/", "."])
 def test_what_cannot_be_a_file_is_found_out_at_once(tmp_path: Path, place: str) -> None:
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(WptraceError):
-        ExportFile(tmp_path / place)
+        ExportFile(tmp_path / place if place != "." else Path())
 
 
 def test_a_full_disk_is_a_sentence_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
