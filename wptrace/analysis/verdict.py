@@ -173,7 +173,7 @@ def tail(case: Case) -> Finding | None:
     group, stages = case.main
     total, found = stages[TOTAL], parts(group, stages)
     median, slow = total.percentile(50), total.percentile(99)
-    if total.count < TAIL_COUNT or slow < TAIL * median or not found:
+    if total.count < TAIL_COUNT or slow < max(TAIL * median, 1) or not found:
         return None
     stage = max(found, key=lambda name: found[name].percentile(99) - found[name].percentile(50))
     figures = {"ratio": slow / max(median, 1), "p50_ns": median, "p99_ns": slow}

@@ -236,6 +236,7 @@ def test_the_tail_is_made_by_what_grows_most_towards_it() -> None:
         pytest.param(tailed(15 * MS), id="not so much slower"),
         pytest.param(tailed(60 * MS, share=0.005), id="fewer than one in a hundred"),
         pytest.param(tailed(60 * MS, count=verdict.TAIL_COUNT - 1), id="too few to tell"),
+        pytest.param({REQUESTS: {name: distribution([0] * 999 + [5]) for name in ("device", "total")}}, id="no time"),
         pytest.param({READ: cell(999)}, id="no stages"),
         pytest.param({HITS: cell(999)}, id="hits"),
     ],
