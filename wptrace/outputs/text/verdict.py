@@ -9,7 +9,7 @@ from typing import Any, Callable
 from wptrace.analysis.verdict import LOST_SHARE, SAMPLE_SHARE
 from wptrace.kernel.clock import clock_seconds
 from wptrace.model import units
-from wptrace.model.kind import ALL, Group
+from wptrace.model.kind import ALL, REQUESTS, Group
 from wptrace.model.report import Finding, Verdict
 from wptrace.outputs.text.words import group as named
 from wptrace.outputs.text.words import printable
@@ -26,7 +26,10 @@ def lines(verdict: Verdict, dates: bool) -> Iterator[str]:
         if advice and advice not in said:
             said.add(advice)
             yield f"look at: {advice}"
-    nouns = {one.group.kind.book: one.group.kind.noun.one for one in verdict.findings if one.group is not None}
+    # Hits are in the book of operations, which only in part are hits.
+    nouns = {
+        REQUESTS: one.group.kind.noun.one for one in verdict.findings if one.group and one.group.kind.book == REQUESTS
+    }
     for finding in verdict.findings:
         if finding.rule == "lost":
             yield f"but: {_lost(finding.figures, {**_NOUNS, **nouns})}"

@@ -174,6 +174,12 @@ def test_so_few_lost_change_no_figure(lost: int, started: int, words: str) -> No
     assert said(Finding("idle", {"in_flight": 0}), found)[-1] == f"but: {words}"
 
 
+def test_what_is_lost_of_operations_is_no_hit() -> None:
+    cached = Finding("cached", {"count": 12, "mean_ns": 1500, "p99_ns": 3000, "in_flight": 0}, HITS)
+    found = Finding("lost", {"requests": 0, "requests_started": 0, "operations": 3, "operations_started": 9})
+    assert said(cached, found)[-1].startswith("but: 3 of 9 operations were lost")
+
+
 def test_dates_stand_before_the_time_if_wanted() -> None:
     assert "2023-11-14 22:13:20" in said(Finding("grew", GREW, READ, "fs"), dates=True)[0]
 
