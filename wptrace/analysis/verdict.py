@@ -104,7 +104,13 @@ def _advice(found: Finding, advice: Mapping[str, str]) -> str:
 def idle(case: Case) -> Finding | None:
     if case.main is not None:
         return None
-    return Finding("idle", {"in_flight": sum(book.in_flight for book in case.report.books.values())})
+    return Finding("idle", in_flight(case.report))
+
+
+def in_flight(report: Report) -> dict[str, float]:
+    """What is in flight in all, and of each book where there are several: requests may be those of the operations."""
+    found: dict[str, float] = {f"{name}_in_flight": book.in_flight for name, book in report.books.items()}
+    return {"in_flight": sum(found.values()), **(found if len(found) > 1 else {})}
 
 
 def unmeasured(case: Case) -> Finding | None:

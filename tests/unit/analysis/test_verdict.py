@@ -100,14 +100,31 @@ def test_every_case_has_one_first_finding(cells: Cells, rule: str) -> None:
 
 def test_idle_tells_what_is_in_flight() -> None:
     assert finding(verdict.idle, {}, requests=book(4)).figures == {"in_flight": 4}
-    assert finding(verdict.idle, {}, requests=book(4), operations=book(3)).figures == {"in_flight": 7}
+    both = {"in_flight": 7, "requests_in_flight": 4, "operations_in_flight": 3}
+    assert finding(verdict.idle, {}, requests=book(4), operations=book(3)).figures == both
     assert judge(case({})).advice == io_rules._ADVICE["idle"]
+
+
+@pytest.mark.parametrize("rules_of", [io_rules.path(children=(7,)), io_rules.BLOCK])
+def test_what_hangs_is_not_left_out_by_filters(rules_of: verdict.Rules) -> None:
+    found = verdict.judge(case({}, requests=book(4)), rules_of)
+    assert "--stuck 5s" in found.advice
+    assert found.findings[0].figures["in_flight"] == 4
+
+
+def test_hits_do_not_hide_what_hangs() -> None:
+    def advice(requests: int, operations: int) -> str:
+        return judge(case({HITS: cell(9)}, requests=book(requests), operations=book(operations))).advice
+
+    assert "--stuck 5s" in advice(1, 1)
+    # A hit as well may be in flight at the end.
+    assert advice(0, 1) == io_rules._ADVICE["cached"]
 
 
 def test_cached_is_about_the_hits_that_took_the_most_time() -> None:
     found = finding(io_rules.cached, {HITS: {"total": distribution([2000] * 9)}, HIT.group("sda", "write"): cell(99)})
     assert found.group == HITS.everywhere
-    assert found.figures == {"count": 9, "mean_ns": 2000.0, "p99_ns": 2000}
+    assert found.figures == {"count": 9, "mean_ns": 2000.0, "p99_ns": 2000, "in_flight": 0}
     assert judge(case({HITS: cell(9)})).advice == io_rules._ADVICE["cached"]
 
 

@@ -33,6 +33,7 @@ from wptrace.model.kind import (
     CALL,
     NOBODY,
     OTHERS,
+    REQUESTS,
     STATEMENT,
     TOTAL,
     UNIT,
@@ -86,6 +87,7 @@ _FS_OF_LARGE = (
 )
 _ON_CPU = "the CPU time of the file system: perf top, or perf record -g of the task"
 _CPU_OF_WAITER = "the run queue of the waiter's CPU: wptrace cpu --by process says who has it"
+_IN_FLIGHT = "what does not end: wptrace io --stuck 5s lists it, with the stage that it is in"
 _NOBODY_NAMED = "the run queue of the waiter's CPU; --slow DURATION shows of each slow one who ran there meanwhile"
 
 
@@ -94,8 +96,15 @@ def cached(case: Case) -> Finding | None:
     if found is None or case.main is not None:
         return None
     group, stages = found
-    total = stages[TOTAL]
-    return Finding("cached", {"count": total.count, "mean_ns": total.mean, "p99_ns": total.percentile(99)}, group)
+    total, left = stages[TOTAL], verdict.in_flight(case.report)
+    figures = {"count": total.count, "mean_ns": total.mean, "p99_ns": total.percentile(99), **left}
+    # A hit may be in flight as well, but it has no request.
+    return Finding("cached", figures, group, advice=_IN_FLIGHT if left.get(f"{REQUESTS}_in_flight") else "")
+
+
+def idle(case: Case) -> Finding | None:
+    found = verdict.idle(case)
+    return found._replace(advice=_IN_FLIGHT) if found is not None and found.figures["in_flight"] else found
 
 
 def largest(case: Case) -> Finding | None:
@@ -398,7 +407,7 @@ def _times_by_owner(report: Report) -> Counter[tuple[object, str]]:
     return found
 
 
-BLOCK = verdict.TIMED._replace(advice=_ADVICE)
+BLOCK = verdict.TIMED._replace(first=(idle, verdict.unmeasured, verdict.largest), advice=_ADVICE)
 """The rules for requests alone."""
 
 
@@ -430,7 +439,7 @@ def path(
         advice["idle"] = f"{started}: --children has them as well, --cgroup all of a service"
     named = [_named(rule) for rule in _STAGES]
     return Rules(
-        (cached, verdict.idle, verdict.unmeasured, largest),
+        (cached, idle, verdict.unmeasured, largest),
         (
             verdict.grew,
             tail,

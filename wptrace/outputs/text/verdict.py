@@ -83,15 +83,23 @@ def _count(count: float, noun: str) -> str:
 
 
 def _idle(finding: Finding, dates: bool) -> str:
-    in_flight = finding.figures["in_flight"]
-    return "nothing finished" + (f", {in_flight:,.0f} in flight" if in_flight else "")
+    return f"nothing finished{_in_flight(finding.figures)}"
+
+
+def _in_flight(figures: Mapping[str, float]) -> str:
+    if not figures.get("in_flight"):
+        return ""
+    each = [_count(count, noun) for what, noun in _NOUNS.items() if (count := figures.get(f"{what}_in_flight", 0))]
+    return f", {' and '.join(each) or format(figures['in_flight'], ',.0f')} in flight"
 
 
 def _cached(finding: Finding, dates: bool) -> str:
     figures = finding.figures
     took = f"mean {units.duration(figures['mean_ns'])}, p99 {units.duration(figures['p99_ns'])}"
     op = "" if finding.group is None else named(finding.group.everywhere)
-    return f"the page cache served everything: {_count(figures['count'], f'{op} hit')} ({took})"
+    left = _in_flight(figures)
+    what = "everything that finished" if left else "everything"
+    return f"the page cache served {what}: {_count(figures['count'], f'{op} hit')} ({took}){left}"
 
 
 def _unmeasured(finding: Finding, dates: bool) -> str:

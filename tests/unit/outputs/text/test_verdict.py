@@ -67,8 +67,16 @@ def test_a_statement_of_which_there_is_little_to_say() -> None:
         (Finding("idle", {"in_flight": 0}), "nothing finished"),
         (Finding("idle", {"in_flight": 5}), "nothing finished, 5 in flight"),
         (
+            Finding("idle", {"in_flight": 5, "requests_in_flight": 4, "operations_in_flight": 1}),
+            "nothing finished, 1 operation and 4 requests in flight",
+        ),
+        (
             Finding("cached", {"count": 1200, "mean_ns": 1500, "p99_ns": 3000}, HITS),
             "the page cache served everything: 1,200 read hits (mean 1.50 us, p99 3.00 us)",
+        ),
+        (
+            Finding("cached", {"count": 1, "mean_ns": 9, "p99_ns": 9, "in_flight": 2, "operations_in_flight": 2}, HITS),
+            "the page cache served everything that finished: 1 read hit (mean 9 ns, p99 9 ns), 2 operations in flight",
         ),
         (
             Finding("unmeasured", {"count": 3}, WRITE),
@@ -175,7 +183,7 @@ def test_so_few_lost_change_no_figure(lost: int, started: int, words: str) -> No
 
 
 def test_what_is_lost_of_operations_is_no_hit() -> None:
-    cached = Finding("cached", {"count": 12, "mean_ns": 1500, "p99_ns": 3000, "in_flight": 0}, HITS)
+    cached = Finding("cached", {"count": 12, "mean_ns": 1500, "p99_ns": 3000}, HITS)
     found = Finding("lost", {"requests": 0, "requests_started": 0, "operations": 3, "operations_started": 9})
     assert said(cached, found)[-1].startswith("but: 3 of 9 operations were lost")
 
