@@ -145,9 +145,10 @@ def _grew(finding: Finding, dates: bool) -> str:
     when = clock_seconds(int(figures["ts_ns"]), dates)
     means = f"mean {units.duration(figures['rest_mean_ns'])} -> {units.duration(figures['mean_ns'])}"
     factor = figures["factor"]
-    times = f"{factor:.1f}" if factor < 10 else f"{factor:,.0f}"
-    long = units.duration(figures["duration_ns"])
-    return f"{finding.stage} grew {times}x in the {long} that ended {when} ({means})"
+    times = f"{factor:.1f}x" if factor < 10 else f"{factor:,.0f}x"
+    # A multiple of nothing says nothing.
+    grew = f"grew {times if figures['rest_mean_ns'] >= 1 else 'from nothing'}"
+    return f"{finding.stage} {grew} in the {units.duration(figures['duration_ns'])} that ended {when} ({means})"
 
 
 def _tail(finding: Finding, dates: bool) -> str:

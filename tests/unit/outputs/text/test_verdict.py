@@ -160,6 +160,10 @@ def test_a_statement_of_which_there_is_little_to_say() -> None:
             "backup[12] had all of what is followed",
         ),
         (Finding("grew", {**GREW, "factor": 1234.5}, READ, "fs"), "fs grew 1,234x in the 10.0 s that ended 22:13:20"),
+        (
+            Finding("grew", {**GREW, "factor": 4.6 * MS, "rest_mean_ns": 0}, READ, "throttle"),
+            "throttle grew from nothing in the 10.0 s that ended 22:13:20 (mean 0 ns -> 4.60 ms)",
+        ),
     ],
 )
 def test_each_finding_in_words(finding: Finding, words: str) -> None:
