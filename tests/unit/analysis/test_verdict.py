@@ -325,7 +325,9 @@ def owned(**under_way: int) -> dict[Group, dict[str, Distribution]]:
 
 def test_who_had_the_device() -> None:
     found = finding(io_rules.owner, owned(backup=6 * MS, db=MS, others=2 * MS, nobody=MS))
-    assert (found.who, found.figures) == ("backup", {"share": 0.6, "owners": 4, "more": 1})
+    assert (found.who, found.figures) == ("backup", {"share": 0.6, "owners": 4, "more": 1, "unknown": 0.1})
+    # Who has nothing but requests in flight had no time of it yet.
+    assert finding(io_rules.owner, owned(backup=6 * MS, db=0)).figures == {"share": 1.0, "owners": 1}
     assert io_rules.owner(case(owned(others=5, nobody=7))) is None
     assert io_rules.owner(case({READ: cell(10, device=MS)})) is None
 

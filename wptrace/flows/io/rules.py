@@ -276,11 +276,15 @@ def owner(case: Case) -> Finding | None:
         if UNDER_WAY in stages and group.label("op") != _FLUSH:
             label = group.kind.labels[-1]
             times[label.shown(group.values[-1])] += stages[UNDER_WAY].sum
+    # An owner may have nothing but requests that are not over, or whose times are not known.
+    times = +times
     named = {who: time for who, time in times.items() if who not in (NOBODY, OTHERS)}
     who = max(named, key=named.__getitem__, default="")
-    if not who or not named[who]:
+    if not who:
         return None
     figures = {"share": named[who] / sum(times.values()), "owners": len(times)}
+    if times[NOBODY]:
+        figures["unknown"] = times[NOBODY] / sum(times.values())
     if times[OTHERS]:
         # Too many to have rows of their own.
         figures["more"] = 1

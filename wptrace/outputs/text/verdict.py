@@ -205,13 +205,18 @@ def _lost(figures: Mapping[str, float], nouns: Mapping[str, str]) -> str:
 
 
 def _owner(finding: Finding, dates: bool) -> str:
-    who, share = printable(finding.who), finding.figures["share"]
-    others = finding.figures["owners"] - 1
-    if not others:
+    who, share, unknown = printable(finding.who), finding.figures["share"], finding.figures.get("unknown", 0)
+    others = finding.figures["owners"] - (2 if unknown else 1)
+    if not others and not unknown:
         return f"{who} had all of what is followed" if finding.figures.get("partial") else f"{who} had the device alone"
     of = "of what is followed, " if finding.figures.get("filtered") or finding.figures.get("partial") else ""
-    rest = "many others" if finding.figures.get("more") else _count(others, "other owner")
-    return f"{of}{who} had {share:.0%} of the device's time, {rest} had the rest"
+    had = "over 99%" if share >= 0.995 else f"{share:.0%}"
+    parts = [f"{of}{who} had {had} of the device's time"]
+    if unknown >= _UNKNOWN or not others:
+        parts.append(f"who had {unknown:.0%} is not known by name")
+    if others:
+        parts.append(f"{'many others' if finding.figures.get('more') else _count(others, 'other owner')} had the rest")
+    return ", ".join(parts)
 
 
 def _statement(finding: Finding, dates: bool) -> str:

@@ -104,6 +104,18 @@ def test_a_statement_of_which_there_is_little_to_say() -> None:
             Finding("owner", {"share": 0.92, "owners": 2, "filtered": 1}, who="backup[12]"),
             "of what is followed, backup[12] had 92% of the device's time, 1 other owner had the rest",
         ),
+        (
+            Finding("owner", {"share": 0.9997, "owners": 2}, who="backup"),
+            "backup had over 99% of the device's time, 1 other owner had the rest",
+        ),
+        (
+            Finding("owner", {"share": 0.1, "owners": 2, "unknown": 0.9}, who="backup"),
+            "backup had 10% of the device's time, who had 90% is not known by name",
+        ),
+        (
+            Finding("owner", {"share": 0.1, "owners": 3, "unknown": 0.8}, who="backup"),
+            "backup had 10% of the device's time, who had 80% is not known by name, 1 other owner had the rest",
+        ),
         (Finding("owner", {"share": 1.0, "owners": 1}, who="a\nb[12]"), "a\\nb[12] had the device alone"),
         (
             Finding("unit", STATEMENT, OPERATION.group(ALL, "read"), who="job"),
@@ -169,6 +181,7 @@ def test_a_statement_of_which_there_is_little_to_say() -> None:
 def test_each_finding_in_words(finding: Finding, words: str) -> None:
     (line,) = said(finding)
     assert line.startswith(f"verdict: {words}")
+    assert finding.rule != "owner" or line == f"verdict: {words}"
 
 
 @pytest.mark.parametrize(
