@@ -8,7 +8,7 @@ from wptrace.correlation.clocks import WANDER_PPM
 from wptrace.flows.io.guests import join
 from wptrace.flows.io.guests.joined import CAUSES, JOINED
 from wptrace.flows.io.kinds import STAGES
-from wptrace.flows.io.rules import NEIGHBOUR_HAD, NEIGHBOUR_SHARE
+from wptrace.flows.io.rules import NEIGHBOUR_HAD, NEIGHBOUR_SHARE, NEIGHBOUR_WAITS
 
 
 def test_the_causes_are_those_of_the_code() -> None:
@@ -28,6 +28,7 @@ def test_the_stages_between_both_are_those_of_the_code() -> None:
 
 def test_the_shares_of_other_guests_are_those_of_the_rule() -> None:
     assert f"a finding from {NEIGHBOUR_SHARE * 100:g} % and {NEIGHBOUR_HAD * 100:g} % on" in text("guests.md")
+    assert f"from {NEIGHBOUR_WAITS} waits on" in text("guests.md")
 
 
 def test_what_waits_is_bounded_as_the_page_says() -> None:

@@ -34,7 +34,7 @@ from wptrace.correlation.kicks import Kick, Work
 from wptrace.engine.devices import LABELS
 from wptrace.errors import WptraceError
 from wptrace.flows.io.kinds import FIELDS, HIT, REQUEST, STAGES
-from wptrace.flows.io.rules import NEIGHBOUR_HAD, NEIGHBOUR_SHARE
+from wptrace.flows.io.rules import NEIGHBOUR_HAD, NEIGHBOUR_SHARE, NEIGHBOUR_WAITS
 from wptrace.model import units
 from wptrace.model.book import Book, Cause
 from wptrace.model.distribution import Distribution
@@ -497,7 +497,7 @@ class OtherGuests:
                 others = {who: ns for who, ns in had.items() if who}
                 who = max(others, key=others.__getitem__, default="")
                 whole, waited = self._whole[key[0]], self._waited[key]
-                if not who or not whole or not case.cells:
+                if not who or not whole or not case.cells or self._counts[key] < NEIGHBOUR_WAITS:
                     continue
                 share, part = min(waited / whole, 1.0), others[who] / max(sum(had.values()), 1)
                 if share < NEIGHBOUR_SHARE or part < NEIGHBOUR_HAD:
