@@ -439,6 +439,8 @@ def test_who_had_the_device_while_another_one_waited() -> None:
     [
         ({"batch": 25, "others": 75}, "many others", 1.0),
         ({"others": 92, "app": 8}, "many others", 0.92),
+        ({"nobody": 92, "app": 8}, "others", 0.92),
+        ({"one": 30, "nobody": 60, "app": 10}, "others", 0.9),
         ({"one": 49, "two": 48, "app": 3}, "one (oned, 64 KiB reads) and two (twod, 64 KiB reads)", 0.97),
         ({"one": 51, "two": 46, "app": 3}, "one (oned, 64 KiB reads) and two (twod, 64 KiB reads)", 0.97),
         ({"one": 15, "two": 15, "three": 15, "four": 15, "five": 15, "six": 15, "app": 10}, "many others", 0.9),

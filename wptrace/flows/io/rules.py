@@ -390,9 +390,10 @@ def neighbour(case: Case) -> Finding | None:
             words = who[0] if count == 1 else f"{', '.join(who[:-1])} and {who[-1]}"
             break
     else:
-        # A single one needs a majority to be named: these are many.
-        had, words = 1 - one.meanwhile.get(one.owner, 0) / one.meanwhile_ns, "many others"
-        figures["many"] = 1
+        had, words = 1 - one.meanwhile.get(one.owner, 0) / one.meanwhile_ns, "others"
+        # A single one needs a majority to be named. These are many, unless nobody is known who had most of it.
+        if one.meanwhile.get(neighbours.Owner(NOBODY), 0) < NEIGHBOUR_HAD * one.meanwhile_ns:
+            words, figures["many"] = "many others", 1
     figures = {**figures, "had": had, "waits": one.waits, "unknown": unknown}
     return Finding("neighbour", figures, WAITED.group(one.dev, one.owner), who=words)
 
