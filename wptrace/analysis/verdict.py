@@ -22,6 +22,10 @@ TAIL = 5.0
 """The 99th percentile is at least so many times the median,"""
 TAIL_COUNT = 200
 """with at least this many samples."""
+OUTLIER_SHARE = 0.5
+"""A single one is reported that took at least this share of the time of all,"""
+OUTLIER_COUNT = 16
+"""of which there are at least so many."""
 INSIDE_SHARE = 0.1
 """Interference that takes at least this share of the time is reported."""
 LOST_SHARE, SAMPLE_SHARE = 0.0001, 0.01
@@ -128,6 +132,7 @@ def largest(case: Case) -> Finding | None:
     stage = max(found, key=lambda name: found[name].sum)
     where, share = _place(case, group)
     figures = {
+        "count": stages[TOTAL].count,
         "share": share_of(found[stage].sum, stages[TOTAL].sum),
         "mean_ns": found[stage].mean,
         "p99_ns": found[stage].percentile(99),
@@ -186,6 +191,19 @@ def tail(case: Case) -> Finding | None:
     return Finding("tail", {**figures, "stage_p99_ns": found[stage].percentile(99)}, group, stage)
 
 
+def outlier(case: Case) -> Finding | None:
+    """Find a single one that took most of the time, which no share or mean of all tells."""
+    if case.main is None:
+        return None
+    group, stages = case.main
+    total = stages[TOTAL]
+    if not total.exact or total.count < OUTLIER_COUNT or total.max < max(OUTLIER_SHARE * total.sum, 1):
+        return None
+    rest = max(total.sum - total.max, 0) / (total.count - 1)
+    figures = {"share": share_of(total.max, total.sum), "max_ns": total.max, "count": total.count}
+    return Finding("outlier", {**figures, "rest_mean_ns": rest}, group)
+
+
 def inside(case: Case) -> Finding | None:
     """Find interference that took CPU time from the stages."""
     if case.main is None:
@@ -212,5 +230,5 @@ _ADVICE = {
     "unmeasured": "wptrace doctor: by what each stage is observed here",
     "unattributed": "wptrace doctor: a hook is missing here, or the path is not known",
 }
-TIMED = Rules((idle, unmeasured, largest), (grew, tail, inside, lost), _ADVICE)
+TIMED = Rules((idle, unmeasured, largest), (grew, tail, outlier, inside, lost), _ADVICE)
 """The rules for any flow with stages."""

@@ -262,6 +262,29 @@ def test_what_is_no_tail(cells: Cells) -> None:
     assert verdict.tail(case(cells)) is None
 
 
+def with_one(slow: int, count: int = 1000) -> Cells:
+    """Make cells of reads of 1 ms, of which a single one was slow."""
+    took = [MS] * (count - 1) + [slow]
+    return {READ: {"device": distribution(took), "total": distribution(took)}}
+
+
+def test_a_single_one_that_took_most_of_the_time() -> None:
+    found = finding(verdict.outlier, with_one(5 * SECOND))
+    assert found.figures.pop("share") == pytest.approx(5000 / 5999)  # type: ignore[attr-defined]
+    assert (found.group, found.figures) == (
+        READ.everywhere,
+        {"max_ns": 5 * SECOND, "count": 1000, "rest_mean_ns": MS},
+    )
+    assert verdict.outlier(case(with_one(998 * MS))) is None
+    assert verdict.outlier(case(with_one(5 * SECOND, count=verdict.OUTLIER_COUNT - 1))) is None
+    assert verdict.outlier(case({})) is None
+    assert verdict.outlier(case({READ: cell(20)})) is None
+    # A maximum that is only a bound accuses nobody.
+    bound = with_one(5 * SECOND)
+    bound[READ]["total"].exact = False
+    assert verdict.outlier(case(bound)) is None
+
+
 def test_inside_tells_what_took_the_cpu() -> None:
     found = finding(verdict.inside, {READ: cell(10, device=8 * MS, preempted=2 * MS)})
     assert found.stage == "preempted"
@@ -533,6 +556,7 @@ def test_every_rule_can_be_reached() -> None:
         case({HITS: cell(9)}),
         case({REQUESTS: cell(9)}),
         case(everything, stretches=stretches(MS, MS, 4 * MS, MS), requests=book(20, 3)),
+        case(with_one(5 * SECOND)),
         case({**owned(backup=MS), REQUESTS: cell(9, device=5)}),
         case({REQUESTS: cell(9, device=5), SLEEP.group("sda", "read"): cell(9, asleep=5, wakeup=1)}),
         contended(38 * MS, 100 * MS, batch=92 * MS),

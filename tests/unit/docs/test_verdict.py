@@ -23,6 +23,8 @@ def test_the_rules_are_those_of_the_code_in_their_order() -> None:
 def test_the_bounds_are_those_of_the_code() -> None:
     conditions = {row[0]: row[1] for row in MORE}
     assert f"at least {verdict.TAIL:.0f} times the median, of {verdict.TAIL_COUNT} or more" in conditions["tail"]
+    outlier = f"at least {verdict.OUTLIER_SHARE:.0%} of the time, of {verdict.OUTLIER_COUNT} or more"
+    assert outlier.replace("%", " %") in conditions["outlier"]
     assert f"at least {verdict.INSIDE_SHARE:.0%}".replace("%", " %") in conditions["inside"]
     (bounds,) = tables(section("verdict.md", "## Growth"))
     assert [value for _, value in bounds] == [

@@ -448,6 +448,7 @@ def path(
         (
             verdict.grew,
             tail,
+            verdict.outlier,
             verdict.inside,
             woken,
             *named,

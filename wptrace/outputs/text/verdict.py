@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable
 
-from wptrace.analysis.verdict import LOST_SHARE, SAMPLE_SHARE
+from wptrace.analysis.verdict import LOST_SHARE, OUTLIER_COUNT, SAMPLE_SHARE
 from wptrace.kernel.clock import clock_seconds
 from wptrace.model import units
-from wptrace.model.kind import ALL, REQUESTS, Group
+from wptrace.model.kind import ALL, OPERATIONS, Group
 from wptrace.model.report import Finding, Verdict
 from wptrace.outputs.text.words import group as named
 from wptrace.outputs.text.words import printable
@@ -27,9 +27,8 @@ def lines(verdict: Verdict, dates: bool) -> Iterator[str]:
             said.add(advice)
             yield f"look at: {advice}"
     # Hits are in the book of operations, which only in part are hits.
-    nouns = {
-        REQUESTS: one.group.kind.noun.one for one in verdict.findings if one.group and one.group.kind.book == REQUESTS
-    }
+    kinds = [one.group.kind for one in verdict.findings if one.group is not None]
+    nouns = {kind.book: kind.noun.one for kind in kinds if kind.book != OPERATIONS}
     for finding in verdict.findings:
         if finding.rule == "lost":
             yield f"but: {_lost(finding.figures, {**_NOUNS, **nouns})}"
@@ -70,11 +69,11 @@ def _finding(finding: Finding, before: str) -> dict[str, Any]:
     return {"rule": finding.rule, "stage": finding.stage, **group, **figures, **who, **advice, **more}
 
 
-def _what(group: Group | None) -> str:
+def _what(group: Group | None, count: float = 0) -> str:
     """Without the place."""
     if group is None:
         return ""
-    noun = group.kind.noun.plural.rpartition("block ")[2]
+    noun = (group.kind.noun.one if count == 1 else group.kind.noun.plural).rpartition("block ")[2]
     return f"{named(group.everywhere)} {noun}".strip()
 
 
@@ -118,7 +117,11 @@ def _largest(finding: Finding, dates: bool) -> str:
     depth = figures["queue_depth"]
     if depth:
         took += f", queue depth {depth:.2f}" if depth < 1 else f", queue depth {depth:,.1f}"
-    whole = f"{finding.stage} takes {figures['share']:.0%} of the time of {_what(finding.group)}{where} ({took})"
+    # Of so few, a share says little.
+    count = figures["count"]
+    few = f"{count:,.0f} " if count < OUTLIER_COUNT else ""
+    of = f"{few}{_what(finding.group, count)}{where}"
+    whole = f"{finding.stage} takes {figures['share']:.0%} of the time of {of} ({took})"
     made_of = _limited(figures, finding.dirtied_by) or _made_of(finding.parts)
     who = f", most of it of {printable(finding.who)}" if finding.who and finding.parts else ""
     return f"{whole}: {made_of}{who}" if made_of else whole
@@ -156,6 +159,13 @@ def _tail(finding: Finding, dates: bool) -> str:
     p50, p99, of_stage = (units.duration(figures[name]) for name in ("p50_ns", "p99_ns", "stage_p99_ns"))
     ratio = f"{figures['ratio']:,.0f}x the median"
     return f"the p99 of the whole is {ratio} ({p99}, {p50}), and {finding.stage} makes it ({of_stage})"
+
+
+def _outlier(finding: Finding, dates: bool) -> str:
+    figures = finding.figures
+    took, rest = units.duration(figures["max_ns"]), units.duration(figures["rest_mean_ns"])
+    whose = f"{figures['count']:,.0f} {_what(finding.group)}".rstrip()
+    return f"one of {whose} took {figures['share']:.0%} of their time ({took}), the mean of the others is {rest}"
 
 
 def _inside(finding: Finding, dates: bool) -> str:
@@ -260,6 +270,7 @@ _WORDS: Mapping[str, Callable[[Finding, bool], str]] = {
     "largest": _largest,
     "grew": _grew,
     "tail": _tail,
+    "outlier": _outlier,
     "inside": _inside,
     "woken": _woken,
     "behind": _behind,

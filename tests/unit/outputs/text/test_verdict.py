@@ -17,7 +17,14 @@ from wptrace.outputs.text import verdict
 from wptrace.outputs.text import words as text
 
 READ, HITS, WRITE = OPERATION.group(ALL, "read"), HIT.group(ALL, "read"), REQUEST.group(ALL, "write")
-LARGEST = {"share": 0.834, "mean_ns": 4.6 * MS, "p99_ns": 9.1 * MS, "dev_share": 0.0, "queue_depth": 31.04}
+LARGEST = {
+    "count": 2000,
+    "share": 0.834,
+    "mean_ns": 4.6 * MS,
+    "p99_ns": 9.1 * MS,
+    "dev_share": 0.0,
+    "queue_depth": 31.04,
+}
 GREW = {"factor": 4.18, "ts_ns": NOON, "duration_ns": 10 * SECOND, "mean_ns": 4.6 * MS, "rest_mean_ns": 1.1 * MS}
 TAIL = {"ratio": 12.4, "p50_ns": 2 * MS, "p99_ns": 24 * MS, "stage_p99_ns": 22 * MS}
 READS = {"share": 0.66, "sum_ns": 840 * MS, "count": 2311, "bytes": 2311 * 8192}
@@ -91,6 +98,15 @@ def test_a_statement_of_which_there_is_little_to_say() -> None:
                 "largest", {**LARGEST, "dev_share": 1.0, "queue_depth": 0.0}, REQUEST.group("sda", "write"), "queue"
             ),
             "queue takes 83% of the time of write requests on sda (mean 4.60 ms, p99 9.10 ms)",
+        ),
+        (
+            Finding("largest", {**LARGEST, "count": 1}, OPERATION.group(ALL, "read"), "device"),
+            "device takes 83% of the time of 1 read operation (mean 4.60 ms,",
+        ),
+        (Finding("largest", {**LARGEST, "count": 15}, WRITE, "device"), "device takes 83% of the time of 15 write req"),
+        (
+            Finding("outlier", {"share": 0.83, "max_ns": 5 * SECOND, "count": 1000, "rest_mean_ns": MS}, READ),
+            "one of 1,000 read operations took 83% of their time (5.00 s), the mean of the others is 1.00 ms",
         ),
         (
             Finding("behind", {"share": 0.62, "sum_ns": 1.2 * SECOND}, stage="journal", who="cp[7]"),
@@ -245,6 +261,7 @@ def test_json_has_the_words_and_the_figures() -> None:
                 "dev": "",
                 "op": "read",
                 "kind": "operation",
+                "count": 2000,
                 "share": 0.834,
                 "mean_ns": 4_600_000,
                 "p99_ns": 9_100_000,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from wptrace.analysis.neighbours import WAITED
-from wptrace.analysis.verdict import TIMED, Case, Rule, Rules, grew, inside, lost, tail
+from wptrace.analysis.verdict import TIMED, Case, Rule, Rules, grew, inside, lost, outlier, tail
 from wptrace.correlation import guests
 from wptrace.correlation.clocks import Bound, Offset
 from wptrace.correlation.guests import (
@@ -486,7 +486,9 @@ class OtherGuests:
 
     @property
     def rules(self) -> Rules:
-        return Rules(TIMED.first, (grew, tail, inside, self._rule, lost), {**TIMED.advice, "neighbour": _ADVICE})
+        return Rules(
+            TIMED.first, (grew, tail, outlier, inside, self._rule, lost), {**TIMED.advice, "neighbour": _ADVICE}
+        )
 
     @property
     def _rule(self) -> Rule:
