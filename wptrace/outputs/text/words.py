@@ -50,7 +50,9 @@ def columns(text: str) -> int:
 
 
 def _columns(char: str) -> int:
-    if unicodedata.combining(char):
+    # Marks stand above, below or around a letter, as do the vowels of Thai, and the parts that follow the first of a
+    # decomposed Korean syllable.
+    if unicodedata.category(char) in ("Mn", "Me") or "\u1160" <= char <= "\u11ff":
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 

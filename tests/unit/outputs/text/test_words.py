@@ -70,6 +70,9 @@ def test_columns_are_those_of_a_terminal() -> None:
     assert text.columns("nvme0n1") == 7
     assert text.columns("日本") == 4
     assert text.columns("e\u0301") == 1
+    assert text.columns("\u0e17\u0e35\u0e48") == 1  # a letter of Thai with a vowel and a tone
+    assert text.columns("\u1112\u1161\u11ab") == 2  # a decomposed Korean syllable
+    assert text.columns("\u26a0\ufe0e") == 1  # a variation selector
     assert text.padded("日本", 6) == "日本  "
     assert text.padded("too long", 3) == "too long"
 
