@@ -19,6 +19,8 @@ _UNDER_WAY = "under_way"
 # The widths of what a line has behind the name, and of the device.
 _FIGURES = 55
 _DEV = 10
+# The width of a count that is not larger than most are.
+_COUNT = 9
 _NARROWEST = 14
 # The width of a stage, where there are no bytes.
 _STAGE = 9
@@ -45,12 +47,14 @@ def lines(
         return
     label = kind.labels[at]
     per_device = found[0][0].label("dev") is not ALL
-    room = min(max(style.width - _FIGURES - (_DEV + 1 if per_device else 0), _NARROWEST), _WIDEST)
+    count = max(_COUNT, *(len(f"{whole(rows).count:,}") for _, rows in found))
+    room = max(style.width - _FIGURES - (_DEV + 1 if per_device else 0), _NARROWEST) - (count - _COUNT)
+    room = min(room, _WIDEST)
     device = sum(row.distribution.sum for _, rows in found for row in rows if row.metric == _UNDER_WAY)
     title = padded(head(f"{kind.noun.plural} by {by}", room), room) + (f" {'dev':<{_DEV}}" if per_device else "")
     share = "device" if device else "share"
     waits = kind.name == OWNED_WAIT
-    yield f"{title} {'op':<9} {'count':>9} {'stage' if waits else 'bytes':>9} {'mean':>8} {'p99':>8} {share:>6}"
+    yield f"{title} {'op':<9} {'count':>{count}} {'stage' if waits else 'bytes':>9} {'mean':>8} {'p99':>8} {share:>6}"
     for group, rows in found:
         total, op = whole(rows), "" if group.label("op") is ALL else group.label("op")
         whose = owner(group)
@@ -64,7 +68,7 @@ def lines(
         if per_device:
             line += f" {padded(ends(printable(group.label('dev')), _DEV), _DEV)}"
         third = printable(str(group.label("in_stage")))[:_STAGE] if waits else units.size(report.counter(group, BYTES))
-        line += f" {op:<9} {total.count:>9,} {third:>9}"
+        line += f" {op:<9} {total.count:>{count},} {third:>9}"
         line += durations(total.mean, total.percentile(99))
         under_way = sum(row.distribution.sum for row in rows if row.metric == _UNDER_WAY)
         yield f"{line} {under_way / device if device else rows[-1].share:>6.1%}"

@@ -49,6 +49,16 @@ def test_lines_fit(width: int) -> None:
             assert columns(line) <= width
 
 
+@pytest.mark.parametrize("count", [9_999_999, 10_000_000, 2_345_678_901])
+def test_lines_of_a_long_trace_fit(count: int) -> None:
+    groups = [OPERATIONS.group("nvme0n1", "read", Task("fio" * 9, number)) for number in (7, 8)]
+    cells = {group: {"total": distribution([MS]).scaled(many)} for group, many in zip(groups, (count, 1))}
+    for width in (80, 120):
+        found = list(lines(report(cells), OPERATIONS, Style(width, False), "process"))
+        assert {columns(line) for line in found} == {width}
+        assert found[1].index(f"{count:,}") + len(f"{count:,}") == found[0].index("count") + len("count")
+
+
 def test_a_cgroup_has_its_path_where_there_is_room() -> None:
     operations = KINDS[CGROUP][0]
     shown = of(operations.group("sda", "read", POD), operations.group("sda", "read", "/app"))
