@@ -202,8 +202,8 @@ class TextOutput(QuietOutput):
         """Sentences fit the terminal; a pipe's reader wants each on one line."""
         width = self._size[0]
         for line in lines:
-            if self._view.folds and self._stream.isatty() and len(line) > width:
-                yield from textwrap.wrap(line, width, subsequent_indent="  ", drop_whitespace=True)
+            if self._view.folds and self._stream.isatty() and words.columns(line) > width:
+                yield from _wrapped(words.printable(line), width)
             else:
                 yield line
 
@@ -304,6 +304,14 @@ class TextOutput(QuietOutput):
         if found and (report is None or report.ts_ns - at_ns < _STUCK_SHOWN_NS):
             sections["stuck"] = [self._view.in_flight(list(found), at_ns, width, most) for most in (8, 3, 1)]
         return sections
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    """Wrap a line by columns: textwrap counts characters, so that each wide one gets a second one meanwhile."""
+    doubled = "".join(char if words.columns(char) < 2 else f"{char}\0" for char in line)
+    # A word that is too long may be cut between the two.
+    room = max(width - (doubled != line), 1)
+    return [found.replace("\0", "") for found in textwrap.wrap(doubled, room, subsequent_indent="  ")]
 
 
 def _has_blocks(stream: TextIO) -> bool:

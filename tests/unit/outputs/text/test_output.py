@@ -115,6 +115,15 @@ def test_a_terminal_of_any_size_gets_all_of_it(width: int, monkeypatch: pytest.M
     assert "".join(stream.getvalue().split()).endswith("thediskisslow")
 
 
+def test_sentences_of_wide_characters_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.get_terminal_size", lambda fallback: os.terminal_size((40, 24)))
+    stream, advice = Tty(), "\u65e5\u672c" * 40 + " \u8a9e a\u8a9e"
+    ended = report(CELLS, SIZES, kind="summary")._replace(verdict=VERDICT._replace(advice=advice))
+    play(TextOutput(stream, view()), start(), ended)
+    assert max(map(text.columns, stream.getvalue().splitlines())) <= 40
+    assert "".join(stream.getvalue().split()).endswith("".join(advice.split()))
+
+
 def test_a_live_screen_is_redrawn_and_ends_in_the_summary() -> None:
     stream = Tty()
     run(stream, view(live=True))
