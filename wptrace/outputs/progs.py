@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from typing import Any, TextIO
 
@@ -14,11 +13,10 @@ from wptrace.model import units
 from wptrace.model.inventory import Activity, Holder, Map, Usage
 from wptrace.model.kind import Noun
 from wptrace.outputs.json_line import encoded
-from wptrace.outputs.text.live import Live, can_be_live
+from wptrace.outputs.text.live import Live, can_be_live, size
 from wptrace.outputs.text.words import head, padded, printable
 
 _PROGRAM, _MAP = Noun("program"), Noun("map")
-_PLAIN_WIDTH = 120
 _NAME = 20
 _TYPE = 14
 _WHERE = 30
@@ -45,13 +43,13 @@ class ProgsOutput:
     @property
     def _width(self) -> int:
         """A pipe's reader wants lines whole."""
-        return shutil.get_terminal_size((_PLAIN_WIDTH, 24)).columns if self._stream.isatty() else 1 << 16
+        return size()[0] if self._stream.isatty() else 1 << 16
 
     def _screen(self) -> list[str]:
         if self._activity is None:
             return ["counting..."]
-        size = shutil.get_terminal_size((_PLAIN_WIDTH, 24))
-        return fitting(self._activity, size.columns, max(size.lines - 1, 6), self._dates)
+        columns, height = size()
+        return fitting(self._activity, columns, max(height - 1, 6), self._dates)
 
     def close(self) -> None:
         if self._live is not None:

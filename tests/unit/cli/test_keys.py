@@ -252,6 +252,23 @@ def test_colours_where_they_are_wanted(terminal: Terminal) -> None:
         assert not any(f"\x1b[{code}m" in other.raw for code in range(30, 50))
 
 
+def test_a_terminal_that_cannot_draw_gets_reports_as_text() -> None:
+    with Terminal([*LIVE, "2"], TERM="dumb") as terminal:
+        assert terminal.end() == 0
+        # Two intervals and the summary.
+        assert terminal.raw.count(" in flight") == 3
+        assert "\x1b" not in terminal.raw
+
+
+def test_a_terminal_that_does_not_know_its_size(terminal: Terminal) -> None:
+    """As a serial console: lines are made for the size that is drawn, and nothing of them is cut."""
+    terminal.raw = ""
+    terminal._size(0, 0)
+    terminal.send("\x0c")
+    terminal.wait_until(lambda: "q:quit" in terminal.raw and "queue depth" in terminal.raw, "the screen")
+    assert "\u2026" not in terminal.raw
+
+
 def test_ending_it_twice_gives_the_terminal_back() -> None:
     """The second signal ends it at once, wherever it is."""
     with Terminal(LIVE, FAKE_SLOW_END="1") as terminal:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import signal
 from typing import Any, Callable, TextIO
@@ -17,10 +18,21 @@ _CHOSEN = r"(?m)^> .*$"
 ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?1049l\x1b[?25h"
 """Sequences for the alternate screen of a terminal without a cursor, and back."""
 _CLEAR = "\x1b[H\x1b[2J"
+# Terminals on which rich draws nothing, as in an editor.
+_CANNOT_DRAW = ("dumb", "unknown")
+# The size of a terminal that does not know its own, such as a serial console.
+_COLUMNS, _LINES = 80, 24
 
 
 def can_be_live(stream: TextIO) -> bool:
-    return stream.isatty() and importlib.util.find_spec("rich") is not None
+    draws = os.environ.get("TERM", "").lower() not in _CANNOT_DRAW
+    return draws and stream.isatty() and importlib.util.find_spec("rich") is not None
+
+
+def size() -> tuple[int, int]:
+    """The columns and lines of the terminal. Python before 3.10 hands on the 0 of one that does not know its size."""
+    found = shutil.get_terminal_size((_COLUMNS, _LINES))
+    return found.columns or _COLUMNS, found.lines or _LINES
 
 
 class Live:
@@ -77,9 +89,9 @@ class Live:
             from rich.console import ConsoleDimensions
             from rich.text import Text
 
-            # rich would take COLUMNS and LINES of the environment.
-            self._console.size = ConsoleDimensions(*shutil.get_terminal_size())
-            shown = Text("\n".join(self._compose()), no_wrap=True, overflow="ellipsis")
+            # Lines are made for this size, of which rich may think otherwise.
+            self._console.size = ConsoleDimensions(*size())
+            shown = Text("\n".join(self._compose()), no_wrap=True, overflow="crop")
             shown.highlight_regex(_NOTHING, "dim")
             shown.highlight_regex(_MOST, "yellow")
             shown.highlight_regex(_CHOSEN, "reverse")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import textwrap
 from collections import deque
@@ -13,7 +12,7 @@ from typing import NamedTuple, TextIO
 
 from wptrace.model.kind import Kind
 from wptrace.model.report import Controls, Event, InFlight, QuietOutput, Report, Start
-from wptrace.outputs.text import budget, header, inflight, keyboard, pages, screen, words
+from wptrace.outputs.text import budget, header, inflight, keyboard, live, pages, screen, words
 from wptrace.outputs.text.keyboard import Keyboard
 from wptrace.outputs.text.live import Live, can_be_live
 from wptrace.outputs.text.past import Past
@@ -56,8 +55,8 @@ class TextOutput(QuietOutput):
         self._past = Past()
         self._is_terse = False
         """Rows of stages that took no time were left out at the last time."""
-        live = view.wanted.live and can_be_live(stream)
-        self._live = Live(stream, self._compose) if live else None
+        is_live = view.wanted.live and can_be_live(stream)
+        self._live = Live(stream, self._compose) if is_live else None
         self._state = self._new_state(())
         self._keyboard: Keyboard | None = None
         if self._live is not None and keyboard.there_is_one(sys.stdin):
@@ -159,11 +158,7 @@ class TextOutput(QuietOutput):
 
     @property
     def _size(self) -> tuple[int, int]:
-        if not self._stream.isatty():
-            return _WIDTH, 0
-        found = shutil.get_terminal_size((_WIDTH, 24))
-        # A serial console does not know its size, and Python before 3.10 hands that 0 on.
-        return found.columns or _WIDTH, found.lines or 24
+        return live.size() if self._stream.isatty() else (_WIDTH, 0)
 
     @property
     def _name_width(self) -> int:
