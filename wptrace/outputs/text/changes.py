@@ -16,7 +16,7 @@ from wptrace.analysis.split import SAME
 from wptrace.kernel.clock import clock_seconds
 from wptrace.model import units
 from wptrace.model.kind import OPERATION, STACK, TOTAL, Kind
-from wptrace.outputs.text.words import printable
+from wptrace.outputs.text.words import printable, rounded
 
 _NOUNS = {
     "read": "reads",
@@ -89,12 +89,12 @@ def _of_mix(change: Change, reason: str, ns: int) -> str:
         return f"because they are in another mix of {({DEV: 'devices', OWNED_BY: 'owners'}).get(reason, reason)}"
     value = innermost(main.value) if reason == STACK else main.value
     name = {OWNED_BY: "of {}", DEV: "to {}"}.get(reason, "{}").format(printable(value))
+    before, after = rounded(main.before), rounded(main.after)
     if not main.before:
-        return f"because {main.after:.0%} are {name}, which is new"
+        return f"because {after} are {name}, which is new"
     if not main.after:
-        return f"because none are {name} any more ({main.before:.0%} were)"
-    more = "more" if main.after > main.before else "fewer"
-    return f"because {more} are {name} ({main.before:.0%} -> {main.after:.0%})"
+        return f"because none are {name} any more ({before} were)"
+    return f"because {'more' if main.after > main.before else 'fewer'} are {name} ({before} -> {after})"
 
 
 def _sizes(one: float, other: float) -> str:
@@ -353,7 +353,8 @@ def _factor(mean: Figure) -> str:
     if mean.a and mean.b >= 2 * mean.a:
         return f"{mean.b / mean.a:,.1f}x as long"
     share = abs(mean.relative or 0.0)
-    return f"{share:.{0 if share >= 0.1 else 1}%} {'less' if mean.change < 0 else 'more'} time"
+    much = rounded(share) if share >= 0.1 else f"{share:.1%}"
+    return f"{much} {'less' if mean.change < 0 else 'more'} time"
 
 
 def as_verdict(found: Blame, difference: Difference) -> dict[str, object]:

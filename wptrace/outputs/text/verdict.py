@@ -12,7 +12,7 @@ from wptrace.model import units
 from wptrace.model.kind import ALL, OPERATIONS, Group
 from wptrace.model.report import Finding, Verdict
 from wptrace.outputs.text.words import group as named
-from wptrace.outputs.text.words import printable
+from wptrace.outputs.text.words import printable, rounded
 
 
 def lines(verdict: Verdict, dates: bool) -> Iterator[str]:
@@ -220,10 +220,9 @@ def _owner(finding: Finding, dates: bool) -> str:
     if not others and not unknown:
         return f"{who} had all of what is followed" if finding.figures.get("partial") else f"{who} had the device alone"
     of = "of what is followed, " if finding.figures.get("filtered") or finding.figures.get("partial") else ""
-    had = "over 99%" if share >= 0.995 else f"{share:.0%}"
-    parts = [f"{of}{who} had {had} of the device's time"]
+    parts = [f"{of}{who} had {rounded(share)} of the device's time"]
     if unknown >= _UNKNOWN or not others:
-        parts.append(f"who had {unknown:.0%} is not known by name")
+        parts.append(f"who had {rounded(unknown)} is not known by name")
     if others:
         parts.append(f"{'many others' if finding.figures.get('more') else _count(others, 'other owner')} had the rest")
     return ", ".join(parts)

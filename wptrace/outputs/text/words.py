@@ -109,6 +109,13 @@ def short_path(path: str, room: int) -> str:
     return f"{_CUT}/{name}" if columns(name) + len(_CUT) + 1 <= room else name
 
 
+def rounded(share: float) -> str:
+    """A share without decimals, of which a little is not nothing, and most is not all."""
+    if 0 < share <= 0.005:
+        return "under 1%"
+    return "over 99%" if 0.995 <= share < 1 else f"{share:.0%}"
+
+
 def bar(share: float, width: int) -> str:
     """A bar of `width` columns at most, to an eighth of a column."""
     eighths = round(min(max(share, 0.0), 1.0) * width * 8)

@@ -69,6 +69,18 @@ def test_a_mix_of_devices_and_owners_is_named() -> None:
     assert "because none are of batch any more" in sentence(found, "reads: -")
 
 
+def test_few_are_not_none_and_most_are_not_all() -> None:
+    rand = seeded(4)
+    app, batch = Load(600, _QUICK), Load(2, {"device": (900_000_000.0, 0.1)}, owner="batch")
+    found = compared(side([app], rand), side([app, batch], rand))
+    assert "because under 1% are of batch, which is new" in sentence(found, "reads: +")
+    slow, quick = Load(80, {"device": (900_000_000.0, 0.1)}), Load(80, {"device": (300_000.0, 0.1)})
+    found = compared(side([slow], rand), side([quick], rand))
+    blamed = blame(found, {})
+    assert blamed is not None
+    assert next(changes.verdict(blamed, found, False)).startswith("verdict: reads take over 99% less time, 100% of it")
+
+
 def test_sizes_that_have_nothing_in_common_are_not_told_apart() -> None:
     rand = seeded(4)
     found = compared(

@@ -222,3 +222,20 @@ def test_hostile_names_are_shown_escaped(name: str) -> None:
     ]
     assert all(line.isprintable() for line in shown)
     assert "\n".join(shown).count(text.printable(name)) == 4
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [
+        (0.0, "0%"),
+        (0.004, "under 1%"),
+        (0.005, "under 1%"),
+        (0.015, "2%"),
+        (0.994, "99%"),
+        (0.995, "over 99%"),
+        (0.9999, "over 99%"),
+        (1.0, "100%"),
+    ],
+)
+def test_a_little_is_not_nothing_and_most_is_not_all(share: float, words: str) -> None:
+    assert text.rounded(share) == words
