@@ -123,13 +123,15 @@ def of(report: Report) -> ByGroup:
 
 
 def _made(report: Report, stage: str, whole_ns: int, groups: list[Group], asleep_ns: int | None) -> Waits:
+    known = sum(report.cells[group][TOTAL].sum for group in groups)
+    # Waits and sleeps that are read while they are counted may be newer than their stage.
+    whole_ns = max(whole_ns, known, asleep_ns or 0)
     shares = []
     for group in groups:
         took = report.cells[group][TOTAL]
         waits = report.counter(WAITS.group(*group.values), COUNT)
         shares.append(Share(str(group.values[-1]), took.sum, took.sum / whole_ns, took.count, waits))
     shares.sort(key=lambda one: (-one.ns, one.reason))
-    known = sum(one.ns for one in shares)
     if asleep_ns is None:
         return Waits(stage, tuple(shares), None, None, whole_ns)
     return Waits(stage, tuple(shares), max(asleep_ns - known, 0), max(whole_ns - max(asleep_ns, known), 0), whole_ns)
@@ -151,7 +153,7 @@ def of_row(report: Report, row: Row) -> dict[str, float]:
     # They stand first, and there is a row of each wait.
     kind = next((of.kind for of in report.cells if of.kind.name in WAITING), None)
     took = None if kind is None else report.cells.get(kind.group(*group.values[:2]), {}).get(group.label("in_stage"))
-    whole = 0 if took is None else took.sum
+    whole = 0 if took is None else max(took.sum, row.distribution.sum)
     limits = {name: counts[name] // waits for name in (LIMIT, RATE, MACHINE) if waits and counts.get(name)}
     return {"waits": waits, **limits, "share": round(row.distribution.sum / whole, 4) if whole else 0.0}
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
+
 from tests.unit.analysis.test_verdict import MS, SECOND, case, cell, judge
 from tests.unit.outputs.samples import distribution
 from wptrace.analysis import verdict, waits
@@ -56,6 +58,15 @@ def test_a_stage_is_its_waits_the_longest_first_and_the_time_on_the_cpu() -> Non
     )
     assert (made.shorter_ns, made.running_ns) == (6 * MS, 20 * MS)
     assert made.parts == [("lock of the file", 0.64), (RUNNING, 0.2), ("journal commit", 0.1), (SHORTER, 0.06)]
+
+
+@pytest.mark.parametrize(("wait_ns", "asleep_ns"), [(15 * MS, 90 * MS), (2 * MS, 150 * MS), (15 * MS, None)])
+def test_no_share_is_above_all_where_waits_are_newer(wait_ns: int, asleep_ns: int | None) -> None:
+    found = waiting("fs", {"memory": (10, wait_ns)}, asleep_ns, fs=10 * MS)
+    (made,) = waits.of(found.report)[WRITE.values]
+    assert sum(share for _, share in made.parts) <= 1
+    (row,) = (one for one in found.report.rows if one.group.kind is WAIT)
+    assert waits.of_row(found.report, row)["share"] <= 1
 
 
 def test_without_how_long_tasks_slept_nothing_is_said_of_the_cpu() -> None:
