@@ -55,10 +55,11 @@ def run(options: argparse.Namespace) -> int:
 
     seconds, count = _ends(options)
     (flow,) = flows(options)
-    require_tracing()
-    log = LogFile(common.named(options.log, "--log")) if options.log is not None else None
-    if options.capture is not None and options.log is not None:
+    path = None if options.log is None else common.named(options.log, "--log")
+    if options.capture is not None and path is not None:
         raise UsageError("--log and --capture both write the periods to a file: choose one")
+    require_tracing()
+    log = None if path is None else LogFile(path)
     with common.stream(options, options.log or options.capture) as stream:
         output, seconds = common.captured(options, flow, _output(options, stream, log), seconds, each=True)
         trace([(flow, output)], RunOptions(seconds, count, options.stats, stream.fileno(), _HUNG_NS))

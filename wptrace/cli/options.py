@@ -80,6 +80,8 @@ def trace(
     from wptrace.kernel.privileges import require_tracing
 
     seconds, count = interval(options)
+    # A mistake in the options is reported first.
+    exports(options)
     require_tracing()
     if plan is not None:
         print("\n".join(plan()))

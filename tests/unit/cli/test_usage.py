@@ -180,6 +180,9 @@ BAD = [
     (["cpu", "--file", "/etc/passwd"], "cpu: unrecognized arguments: --file"),
     *((["dump", text], f"{text} is not the process of a trace with a recorder") for text in ("9" * 5000, "\u00b2")),
     *((["agent", "--trigger", "x", "--pid", text], f"{text} is not the process of an agent") for text in ("9" * 5000,)),
+    *(([name, "--export", "abc"], "--export takes FORMAT=FILE") for name in ("cpu", "iopf", "size", "stacks")),
+    (["irqoff", "--log", ""], "--log needs the name of a file"),
+    (["irqoff", "--log", "a", "--capture", "b"], "--log and --capture both write the periods to a file"),
     (["progs", "1ms"], "an interval of 1ms is too short: the minimum is 10ms"),
     (["progs", "1", "0"], "the count '0' is not a whole number above 0"),
     (["progs", "-p", "1"], "progs: unrecognized arguments: -p"),
@@ -192,6 +195,8 @@ ALSO_AS_A_PROCESS = [
     ["io", "-d", "a\nb\x1b[31m"],
     ["io", "-d", "\udcff"],
     ["io", "--level", "block", "--tid", "1"],
+    ["cpu", "--export", "abc"],
+    ["irqoff", "--log", ""],
 ]
 
 COMMANDS = {name: importlib.import_module(f"wptrace.cli.{name}").SUMMARY for name in command_names()}
