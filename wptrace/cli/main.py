@@ -8,6 +8,7 @@ import importlib
 import io
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -31,7 +32,7 @@ _OTHERS = {"main", "options", "recorder", "tracing"}
 def _width() -> int:
     """Return the width as shutil.get_terminal_size does, whose import takes as long as the rest of the command line."""
     columns = os.environ.get("COLUMNS", "")
-    if columns.isdigit() and int(columns):
+    if re.fullmatch(r"[0-9]{1,6}", columns) and int(columns):
         return int(columns)
     try:
         return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80 if sys.__stdout__ else 80

@@ -285,6 +285,12 @@ def test_help_and_version_end_with_0(words: list[str], capsys: pytest.CaptureFix
     assert written.out.startswith("wptrace 0." if words == ["--version"] else "usage: wptrace ")
 
 
+@pytest.mark.parametrize("columns", ["\u00b2", "9" * 5000, "0", "-1", "1"])
+def test_help_whatever_the_environment_says_of_the_terminal(columns: str) -> None:
+    found = run(WPTRACE, "--help", COLUMNS=columns)
+    assert (found.returncode, found.stderr) == (0, "")
+
+
 def test_help_and_version_of_the_process() -> None:
     found = run(WPTRACE, "--help", COLUMNS="200")
     assert (found.returncode, found.stderr) == (0, "")
