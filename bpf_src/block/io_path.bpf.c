@@ -324,6 +324,19 @@ int uring_complete_raw_tp(__u64 *ctx)
 	return on_uring_complete(ctx);
 }
 
+SEC("fentry/io_req_cqe_overflow")
+int uring_overflow_fentry(__u64 *ctx)
+{
+	return on_uring_overflow(ctx[0]);
+}
+
+/* Of later kernels. What it gets lies in the request, if it is the completion of one. */
+SEC("fentry/io_alloc_ocqe")
+int uring_overflow_new_fentry(__u64 *ctx)
+{
+	return on_uring_overflow(number_of(ctx[1]) - bpf_core_field_offset(struct io_kiocb, cqe));
+}
+
 SEC("fentry/aio_read")
 int aio_read_fentry(__u64 *ctx)
 {

@@ -314,6 +314,15 @@ static __always_inline int on_uring_complete(__u64 *ctx)
 	return ctx[1] ? on_async_end(ctx[1], result) : 0;
 }
 
+/* The ring has no room for the completion, which is kept elsewhere and not reported again: the operation ends here. */
+static __always_inline int on_uring_overflow(__u64 key)
+{
+	struct io_kiocb *req = (void *)key;
+	__s32 result = BPF_CORE_READ(req, cqe.res);
+
+	return on_async_end(key, result);
+}
+
 static __always_inline int on_aio_submit(__u64 key)
 {
 	struct aio_kiocb___known *iocb = (void *)key;

@@ -4,7 +4,7 @@ files, or at system calls."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from wptrace.bpf.kernel_btf import module, vmlinux
 from wptrace.engine.hooks import Way
@@ -23,14 +23,20 @@ _ASIDE = {"vfat", "squashfs", "iso9660"}
 _URING, _AIO = "uring_complete_raw_tp", "aio_complete_fentry"
 URING, AIO = "io_uring", "AIO"
 _INTERFACES = {URING: _URING, AIO: _AIO}
-_BEGINS = {_URING: ("uring_submit_raw_tp",), _AIO: ("aio_read_fentry", "aio_write_fentry")}
+# Where an operation of io_uring ends whose completion finds no room in the ring, by function; one of them is enough.
+_OVERFLOWS = {"io_req_cqe_overflow": "uring_overflow_fentry", "io_alloc_ocqe": "uring_overflow_new_fentry"}
+_BEGINS: Mapping[str, tuple[str, ...]] = {
+    _URING: ("uring_submit_raw_tp",),
+    **dict.fromkeys(_OVERFLOWS.values(), ()),
+    _AIO: ("aio_read_fentry", "aio_write_fentry"),
+}
 
 
 # The ways to observe operations.
 FILES, FUNCTIONS, CALLS = "files", "functions", "calls"
 
 
-def _programs(kinds: Collection[str], asynchronous: dict[str, tuple[str, ...]]) -> Way:
+def _programs(kinds: Collection[str], asynchronous: Mapping[str, tuple[str, ...]]) -> Way:
     """Asynchronous ends that the kernel skips are found later (OP_UNENDED of wptrace/flows/io/causes.py)."""
     names = {_SAME.get(kind, kind) for kind in ("", *kinds)}
     functions = [f"{prefix}_{way}_iter" for kind, prefix in _PREFIXES.items() if kind in names for way in _WAYS]
@@ -106,6 +112,8 @@ def notes(way: Way, kinds: Collection[str], wanted: Sequence[Place] = ()) -> lis
     """Return the notes on a way, given the wanted files or directories."""
     missing = unseen_interfaces(way)
     found = [f"asynchronous operations ({', '.join(missing)}) are seen as requests only"] if missing else []
+    if _URING in way.ends and not {*_OVERFLOWS.values()} & {*way.ends}:
+        found.append("operations of io_uring whose completions find no room in the ring count as in flight")
     if way.name == CALLS:
         found.append("reads and writes of 32-bit programs are seen as requests only: their calls have other numbers")
     if way.name != FILES:
@@ -150,6 +158,7 @@ def _asynchronous() -> dict[str, tuple[str, ...]]:
     # Before 6.0 a completion has only the submitter's user_data.
     if begin and (kernel.tracepoint("io_uring_complete") or ())[1:2] == ("void *",):
         found[_URING] = (begin,)
+        found.update((program, ()) for name, program in _OVERFLOWS.items() if kernel.has_function(name))
     if all(kernel.has_function(name) for name in ("aio_read", "aio_write", "aio_complete_rw")):
         found[_AIO] = _BEGINS[_AIO]
     return found

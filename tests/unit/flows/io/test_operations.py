@@ -24,6 +24,7 @@ from wptrace.kernel import mounts
 from wptrace.kernel.mounts import Place
 
 AIO = ("aio_read", "aio_write", "aio_complete_rw")
+OVERFLOWS = ("io_req_cqe_overflow", "io_alloc_ocqe")
 OLD = {
     "io_uring_submit_sqe": ("void *", "io_kiocb *", "u8", "u64", "u32", "bool", "bool"),
     "io_uring_complete": ("void *", "u64", "long int", "unsigned int"),
@@ -54,7 +55,7 @@ def on(monkeypatch: pytest.MonkeyPatch, kernel: Btf) -> None:
 
 
 def test_only_file_systems_in_use_are_observed(monkeypatch: pytest.MonkeyPatch) -> None:
-    on(monkeypatch, Btf(NEW))
+    on(monkeypatch, Btf(NEW, (*AIO, *OVERFLOWS)))
     functions = io_operations._BY_FUNCTION_ALONE
     assert ways({"ext4", "xfs", "btrfs"}) == (KNOWN, BY_FUNCTION, functions, BY_CALL)
     narrow = ways({"ext3", "vfat"})[0]
@@ -98,6 +99,11 @@ def test_another_file_system_takes_the_functions_of_all_files(monkeypatch: pytes
         (Btf(OLD), {"aio_read_fentry", "aio_write_fentry", "aio_complete_fentry"}),
         (Btf(MIDDLE, ()), {"uring_submit_old_raw_tp", "uring_complete_raw_tp"}),
         (Btf(NEW, ("aio_read",)), {"uring_submit_raw_tp", "uring_complete_raw_tp"}),
+        (Btf(OLD, OVERFLOWS), set()),
+        (
+            Btf(NEW, OVERFLOWS[1:]),
+            {"uring_submit_raw_tp", "uring_complete_raw_tp", "uring_overflow_new_fentry"},
+        ),
         (Btf({}, ()), set()),
     ],
 )
@@ -107,6 +113,13 @@ def test_asynchronous_ones_where_their_end_names_them(
     on(monkeypatch, kernel)
     assert {name for name in ways({"ext4"})[0].programs if "_iter_" not in name} == expected
     assert io_operations.hands_event() == ("io_uring_submit_req" in kernel._tracepoints)
+
+
+def test_a_note_says_that_completions_without_room_are_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    note = "operations of io_uring whose completions find no room in the ring count as in flight"
+    for kernel, expected in ((Btf(NEW), [note]), (Btf(NEW, (*AIO, OVERFLOWS[0])), []), (Btf({}), [])):
+        on(monkeypatch, kernel)
+        assert [one for one in notes(ways({"ext4"})[0], {"ext4"}) if one == note] == expected
 
 
 def test_what_is_not_seen_is_said() -> None:
