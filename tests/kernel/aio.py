@@ -27,12 +27,18 @@ class Aio:
 
     def do_all(self, wanted: Sequence[tuple[int, int, int, int, int]]) -> list[int]:
         """Submit requests in one call, wait for all of them and return their results in the order of completion."""
-        asked = [struct.pack("QIIHHIQQQQII", 0, 0, 0, op, 0, fd, *where, 0, 0, 0) for op, fd, *where in wanted]
-        blocks, events = (
-            [ctypes.create_string_buffer(one) for one in asked],
-            ctypes.create_string_buffer(32 * len(asked)),
-        )
+        assert self._submit(wanted) == len(wanted)
+        events, count = ctypes.create_string_buffer(32 * len(wanted)), ctypes.c_long(len(wanted))
+        assert _libc.syscall(_GETEVENTS, self._context, count, count, events, None) == len(wanted)
+        return [struct.unpack_from("q", events, 32 * number + 16)[0] for number in range(len(wanted))]
+
+    def refused(self, opcode: int, fd: int, address: int, length: int, offset: int) -> int:
+        """Submit one request that the kernel does not take, and return the error."""
+        assert self._submit([(opcode, fd, address, length, offset)]) == -1
+        return ctypes.get_errno()
+
+    def _submit(self, wanted: Sequence[tuple[int, int, int, int, int]]) -> int:
+        asked = [struct.pack("QIIHHIQQqQII", 0, 0, 0, op, 0, fd, *where, 0, 0, 0) for op, fd, *where in wanted]
+        blocks = [ctypes.create_string_buffer(one) for one in asked]
         every, count = (ctypes.c_void_p * len(asked))(*map(ctypes.addressof, blocks)), ctypes.c_long(len(asked))
-        assert _libc.syscall(system_calls.numbers()["io_submit"], self._context, count, every) == len(asked)
-        assert _libc.syscall(_GETEVENTS, self._context, count, count, events, None) == len(asked)
-        return [struct.unpack_from("q", events, 32 * number + 16)[0] for number in range(len(asked))]
+        return int(_libc.syscall(system_calls.numbers()["io_submit"], self._context, count, every))

@@ -9,11 +9,15 @@ import json
 import mmap
 import os
 import signal
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.kernel.aio import READ, Aio
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, completed, fio, fio_jobs, null_device, opened, total
 from tests.kernel.loads import mounted
@@ -237,6 +241,17 @@ def test_success_that_nobody_hears_of_is_no_operation(disks: list[Disk], flow: R
         assert not trace.summary["loss"]
 
 
+@contextmanager
+def one_cpu() -> Iterator[None]:
+    """Let this thread and those that it starts run on a single CPU, where freed memory is used again at once."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 APART = 64 << 10
 """Offsets of reads that the kernel does not merge."""
 
@@ -271,6 +286,29 @@ def test_completions_that_find_no_room_in_the_ring(disks: list[Disk], flow: Runn
     for one in trace.operations:
         sums_up(one)
         assert (one["requests"], one["offset"], one["result"]) == (1, APART * one["user_data"], 4096)
+
+
+@pytest.mark.guest
+def test_a_refused_request_of_aio_is_nobody_elses(disks: list[Disk], flow: Running) -> None:
+    """The next one gets its memory, from a thread that the filter leaves out."""
+    queue = Aio()
+    with (
+        opened(disks[0].path, os.O_RDONLY | os.O_DIRECT) as fd,
+        mmap.mmap(-1, 4096) as buffer,
+        one_cpu(),
+        flow.window(Filter(tid=threading.get_native_id())) as trace,
+    ):
+        place = ctypes.c_char.from_buffer(buffer)
+        address = ctypes.addressof(place)
+        for _ in range(4):
+            assert queue.refused(READ, fd, address, 4096, -4096) == errno.EINVAL
+            with ThreadPoolExecutor(1) as other:
+                assert other.submit(queue.do, READ, fd, address, 4096, 0).result() == 4096
+        del place
+    # By the functions of AIO, a refused one is a failed operation.
+    assert all(one["result"] == -errno.EINVAL for one in trace.operations), trace.operations
+    assert trace.summary["operations"]["started"] == len(trace.operations)
+    assert trace.summary["operations"]["in_flight"] == 0
 
 
 @pytest.mark.guest

@@ -57,6 +57,19 @@ static __always_inline __u32 *submission_owner(__u32 place)
 /* The kernel's own kiocbs come here as well, such as those of loop devices: they are in no table. */
 PLAIN_TABLE(submission, struct submission, key, SUBMISSION_BITS, SUBMISSION_PROBES)
 
+/*
+ * Another one has this address now, so what had it before is over, though nothing reported its end: AIO had refused it,
+ * or io_uring had cancelled it behind one whose success nobody hears of.
+ */
+static __noinline int forget_earlier(__u64 key)
+{
+	__u32 place = submission_place(key);
+
+	if (place < SUBMISSIONS)
+		submission_at(place)->key = 0;
+	return 0;
+}
+
 static __always_inline int submit(__u64 key, enum interface interface, __u64 user_data)
 {
 	struct submission *submission;
@@ -65,7 +78,7 @@ static __always_inline int submit(__u64 key, enum interface interface, __u64 use
 	if (!operating)
 		return 0;
 	if (filtering && !task_passes())
-		return 0; /* its bios are not either */
+		return forget_earlier(number_of(key)); /* its bios are not traced either */
 	/* Or it was submitted before, and its end was never seen. */
 	submission = claim_submission(key, &place);
 	if (!submission) {
@@ -133,7 +146,7 @@ static __always_inline int on_uring_submit(struct io_kiocb *req)
 	if (BPF_CORE_READ(req, flags) & CQE_SKIP_SUCCESS) {
 		if (operating && (!filtering || task_passes()))
 			COUNT(loss[PATH_CAUSE_SILENT]);
-		return 0;
+		return forget_earlier(number_of((__u64)req));
 	}
 	/* 5.10 has it elsewhere, but asynchronous ends are not observed there. */
 	if (bpf_core_field_exists(req->cqe.user_data))
