@@ -357,7 +357,7 @@ int aio_write_fentry(__u64 *ctx)
 	SEC("fexit/" #function) \
 	int function##_whole_fexit(__u64 *ctx) \
 	{ \
-		return on_aio_leave(); \
+		return on_aio_leave(ctx[0], ctx[4]); \
 	} \
 	SEC("fentry/" #function) \
 	int function##_whole_fentry(__u64 *ctx) \

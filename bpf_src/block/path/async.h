@@ -365,7 +365,7 @@ static __always_inline int on_aio_enter(struct kiocb *iocb, __u64 given, enum op
 	return issue_kiocb(iocb, file, kind, length);
 }
 
-static __always_inline int on_aio_leave(void)
+static __always_inline int on_aio_leave(__u64 key, __s32 result)
 {
 	struct op_state *op = find_op(bpf_get_current_task());
 
@@ -373,7 +373,8 @@ static __always_inline int on_aio_leave(void)
 		outlives(op);
 		op->task = 0;
 	}
-	return 0;
+	/* It was refused, and no end will be reported. */
+	return result < 0 ? on_async_end(key, result) : 0;
 }
 
 /* It is at the offset of the kiocb of a read or write. */
