@@ -388,6 +388,18 @@ int aio_fsync_work_exit(__u64 *ctx)
 	return on_aio_fsync_leave(ctx[0]);
 }
 
+SEC("fentry/iomap_dio_complete_work")
+int late_work_entry(__u64 *ctx)
+{
+	return on_late_work_enter(number_of(ctx[0]));
+}
+
+SEC("fexit/iomap_dio_complete_work")
+int late_work_exit(__u64 *ctx)
+{
+	return on_late_work_leave();
+}
+
 SEC("fentry/aio_complete_rw")
 int aio_complete_fentry(__u64 *ctx)
 {

@@ -19,7 +19,7 @@ import pytest
 
 from tests.kernel import aio
 from tests.kernel.conftest import GUEST
-from tests.kernel.disks import Disk, fio, loop_device, null_device, setting, unmount, written_when_asked
+from tests.kernel.disks import Disk, fio, loop_device, null_device, opened, setting, unmount, written_when_asked
 from tests.kernel.loads import joined, mount, mounted, scsi_device
 from tests.kernel.patience import said
 from tests.kernel.stacks import delayed
@@ -488,6 +488,38 @@ def test_a_sync_of_aio_is_of_who_asked_for_it(folders: dict[str, Path], flow: Ru
         (os.getpid(), os.getpid(), "aio", 0)
     }
     assert all(one["kind"] == "operation" and one["requests"] >= 1 for one in synced)
+
+
+@pytest.mark.guest
+@pytest.mark.parametrize("filtered", [False, True])
+def test_the_sync_of_an_asynchronous_write_is_part_of_it(
+    folders: dict[str, Path], flow: Running, filtered: bool
+) -> None:
+    """A kernel worker makes it, once the data are written."""
+    path = folders["ext4"] / f"late{filtered}"
+    with opened(path) as fd:
+        os.posix_fallocate(fd, 0, 4 * PAGE)
+        os.fsync(fd)
+    settle()
+    queue = aio.Aio()
+    with (
+        opened(path, os.O_RDWR | os.O_DIRECT | os.O_SYNC) as fd,
+        mmap.mmap(-1, PAGE) as buffer,
+        flow.window(Filter(pid=os.getpid()) if filtered else None) as trace,
+    ):
+        place = ctypes.c_char.from_buffer(buffer)
+        for number in range(4):
+            assert queue.do(aio.WRITE, fd, ctypes.addressof(place), PAGE, number * PAGE) == PAGE
+        del place
+    whole(trace)
+    made = [one for one in trace.operations if one["path"] == str(path)]
+    assert [(one["op"], one["pid"], one["interface"], one["offset"], one["result"]) for one in made] == [
+        ("write", os.getpid(), "aio", number * PAGE, PAGE) for number in range(4)
+    ]
+    for one in made:
+        sums_up(one)
+        assert one["stages"]["device_ns"] > 0
+        assert one["stages"]["journal_ns"] > 0
 
 
 @pytest.mark.guest

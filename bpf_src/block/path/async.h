@@ -410,4 +410,39 @@ static __always_inline int on_aio_fsync_leave(__u64 work)
 	return on_async_end(aio_of_work(work), result);
 }
 
+/* An asynchronous direct write that needs a sync or a change of metadata: a worker does that, and reports the end. */
+struct iomap_dio___known {
+	struct kiocb *iocb;
+	struct {
+		struct work_struct work;
+	} aio;
+} __attribute__((preserve_access_index));
+
+static __always_inline int on_late_work_enter(__u64 work)
+{
+	struct iomap_dio___known *dio = (void *)(work - bpf_core_field_offset(struct iomap_dio___known, aio));
+	struct kiocb *iocb = BPF_CORE_READ(dio, iocb);
+	struct op_state *op;
+
+	issue_kiocb(iocb, NULL, OP_KIND_WRITE, 0);
+	op = op_of(bpf_get_current_task());
+	if (!op || op->kind != OP_TRACED)
+		return 0;
+	/* The worker is the task that waits for its requests, and that runs now. */
+	if (op->last && all_ended(op))
+		op->woken_ns = bpf_ktime_get_ns();
+	if (op->above)
+		op->held_until = bpf_ktime_get_ns();
+	return 0;
+}
+
+static __always_inline int on_late_work_leave(void)
+{
+	struct op_state *op = find_op(bpf_get_current_task());
+
+	if (op && op->kind == OP_STAND_IN)
+		free_op(op);
+	return 0;
+}
+
 #endif

@@ -25,6 +25,7 @@ from wptrace.model.kind import names
 _ALL = ("fs", *REQUEST_STAGES, "wakeup", "return")
 
 OPERATION, SYNC, SWITCH, FROZEN, THROTTLE = "operation", "sync", "switch", "frozen", "bio.throttle"
+LATE_WORK = "direct.late"
 # Hooks at ends of operations.
 ENDING = (OPERATION, SYNC, "sync.whole", "sync.aio", "sync_file_range", "pagefault", "swapin")
 # Modules of journals, and the file systems that use them.
@@ -46,7 +47,7 @@ WRITES = ("vfs_write", "vfs_writev", "do_iter_write", "vfs_iter_write")
 # Attached only if records are shown.
 _COMMITS = ("journal.commit", "journal.change")
 # Hooks that only see operations; all but the first and the switch only add detail.
-OPERATIONS = (*ENDING, SWITCH, "dirty_limit", FROZEN, THROTTLE, *(f"wait.{function}" for function in _WAITS))
+OPERATIONS = (*ENDING, LATE_WORK, SWITCH, "dirty_limit", FROZEN, THROTTLE, *(f"wait.{function}" for function in _WAITS))
 
 # Optional stages: attached on request; layers, if a traced device is stacked.
 _OPTIONAL = {*INTERFERENCES, *CONTROLLERS, *WRITEBACK_STAGES, "layers"}
@@ -184,6 +185,14 @@ HOOKS = (
         (Way(("aio_fsync_work_exit",), ("aio_fsync_work_entry", "aio_fsync_fentry")),),
         ("submit", "fs", "return"),
         "an fsync of AIO is one of the kernel thread that does it",
+        required=False,
+    ),
+    Hook(
+        LATE_WORK,
+        "a worker finishes an asynchronous direct write",
+        (Way(("late_work_exit",), ("late_work_entry",)),),
+        ("fs", "return"),
+        "the sync at the end of an asynchronous direct write is one of the kernel thread that does it",
         required=False,
     ),
     Hook(
