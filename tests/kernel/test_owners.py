@@ -30,6 +30,7 @@ from tests.kernel.trace import ROOT, Line, Trace, count
 from tests.kernel.uring import Ring
 from tests.thorough import cases
 from wptrace.bpf.ring import Reader
+from wptrace.engine.filters import Filter
 from wptrace.engine.session import Session
 from wptrace.flows.io.options import COMM, DIR, FILE, PROCESS, THREAD, Options
 from wptrace.flows.io.parts.owners import KINDS
@@ -615,6 +616,28 @@ def test_the_end_of_the_process_is_said(disk: Disk) -> None:
     with waiting(disk) as child, Trace("--dev", disk.name, f"--pid={child.pid}") as trace:
         child.communicate("go\n", timeout=600)
     assert (count(trace.summary, kind="operation"), trace.summary["loss"]) == (30, {"exited": 1})
+
+
+@pytest.mark.guest
+@pytest.mark.one_kernel
+def test_what_gets_the_number_of_a_process_that_ended_is_left_out(disk: Disk) -> None:
+    """Without intervals a trace makes no report before its end, but it reads its rows now and then."""
+    last = Path("/proc/sys/kernel/ns_last_pid")
+    with waiting(disk) as child:
+        options = Options((disk.name,), filter=Filter(pid=child.pid))
+        with running_flow(PathFlow(options)) as flow:
+            flow.begin()
+            child.communicate("go\n", timeout=600)
+            flow.read_cells()
+            for _ in range(50):
+                # Another process may get the pid first.
+                last.write_text(str(child.pid - 1))
+                if read(disk, 20) == child.pid:
+                    break
+            else:
+                pytest.fail("no other process got its number")
+            flow.stop()
+            assert flow.snapshot().books[OPERATIONS].finished == 30
 
 
 @pytest.mark.one_kernel

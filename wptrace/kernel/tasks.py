@@ -47,6 +47,7 @@ class Watched:
 
     def __init__(self, pid: int) -> None:
         self.ended = False
+        """Whether it had ended at the last look."""
         self._fd = -1
         try:
             self._fd = os.pidfd_open(pid)
@@ -56,12 +57,11 @@ class Watched:
             # A sandbox may forbid it, and nobody says then when it ends.
             return
 
-    def has_just_ended(self) -> bool:
-        """Whether it has ended since the last look."""
-        if self.ended or self._fd < 0 or not select.select([self._fd], [], [], 0)[0]:
-            return False
-        self.ended = True
-        return True
+    def look(self) -> bool:
+        """Whether it has ended by now."""
+        if not self.ended and self._fd >= 0:
+            self.ended = bool(select.select([self._fd], [], [], 0)[0])
+        return self.ended
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -138,13 +138,13 @@ def test_descendants_are_of_any_generation(proc: Path) -> None:
     assert tasks.descendants(70, proc) == [71, 72]
 
 
-def test_the_end_of_a_process_is_seen_once() -> None:
+def test_the_end_of_a_process_is_seen() -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as one:
         watched = tasks.Watched(one.pid)
-        assert not watched.has_just_ended()
+        assert not watched.look()
         one.communicate(timeout=60)
-    assert watched.has_just_ended()
-    assert not watched.has_just_ended()
+    assert not watched.ended
+    assert watched.look()
     assert watched.ended
     watched.close()
     # The process has been waited for.

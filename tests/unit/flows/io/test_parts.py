@@ -6,6 +6,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -21,10 +22,10 @@ from wptrace.engine.filters import Filter
 from wptrace.engine.recorder import Recorder
 from wptrace.engine.recorder_size import RecorderSize
 from wptrace.errors import UsageError
-from wptrace.flows.io.causes import REMOVED
+from wptrace.flows.io.causes import EXITED, REMOVED
 from wptrace.flows.io.hooks import OPERATIONS, SWITCH, THROTTLE
 from wptrace.flows.io.options import BY, Options
-from wptrace.flows.io.parts.tasks import InCgroup
+from wptrace.flows.io.parts.tasks import InCgroup, Process
 from wptrace.flows.io.path import PathFlow
 from wptrace.flows.io.request import RequestFlow
 from wptrace.flows.stacks import Options as StacksOptions
@@ -250,6 +251,25 @@ def test_what_does_not_fit_is_one_sentence(sixty: None, wanted: Options) -> None
     flow = PathFlow(wanted)
     with open_object("io_path_plain") as obj, pytest.raises(UsageError, match=r"1\.3. GiB .* permits (1|256) MiB$"):
         flow._prepare(obj)
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_the_number_of_a_process_is_wanted_until_its_end(before: bool) -> None:
+    """Also if it ended while the programs were loaded. There may be no snapshot for long, but cells are read."""
+    none = 0xFFFFFFFF
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as one:
+        obj = cast(BpfObject, SimpleNamespace(bss=SimpleNamespace(filter_tgid=one.pid)))
+        process = Process(one.pid, children=False, command=(), watched=True)
+        if before:
+            one.communicate(timeout=60)
+        process.begin(obj)
+        if not before:
+            process.refresh(obj, devices_changed=False)
+            assert (obj.bss.filter_tgid, process.noted(obj)) == (one.pid, {EXITED: 0})
+            one.communicate(timeout=60)
+    process.refresh(obj, devices_changed=False)
+    assert (obj.bss.filter_tgid, process.noted(obj)) == (none, {EXITED: 1})
+    process.close()
 
 
 def test_a_trace_says_that_its_cgroup_is_gone(tmp_path: Path) -> None:

@@ -56,12 +56,13 @@ class Process(Part):
             for number in tasks.descendants(self._pid):
                 marked[number] = 0
 
-    def noted(self, obj: BpfObject) -> dict[Cause, int]:
-        if self._watched is None:
-            return {}
-        if self._watched.has_just_ended():
+    def refresh(self, obj: BpfObject, devices_changed: bool) -> None:
+        # A trace without intervals takes no snapshot before its end, but reads its cells each second.
+        if self._watched is not None and self._watched.look():
             obj.bss.filter_tgid = _NO_PROCESS
-        return {EXITED: int(self._watched.ended)}
+
+    def noted(self, obj: BpfObject) -> dict[Cause, int]:
+        return {} if self._watched is None else {EXITED: int(self._watched.ended)}
 
     def retarget(self, obj: BpfObject, wanted: Filter) -> None:
         self.close()
