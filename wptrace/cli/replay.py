@@ -247,10 +247,10 @@ def _by(options: argparse.Namespace, head: Head) -> str:
     from wptrace.tools import owned
 
     chosen = str(head.start.filters.get("by", ""))
-    by = options.by or (chosen if head.of_events else "")
+    by = options.by or chosen
     if not by or not owned.answers(head, by):
         return ""
-    has_rows = by == chosen and not head.of_events and owned.have_rows(head, by, _selection(options, head))
+    has_rows = by == chosen and not head.of_events and owned.have_rows(head, _selection(options, head))
     return "" if has_rows else by
 
 

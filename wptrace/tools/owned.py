@@ -45,9 +45,9 @@ def answering(found: Sequence[Kind], selection: Selection) -> dict[Kind, Kind]:
     return {kind: other for kind, other in plain.items() if other is not None and selection.unanswered(other)}
 
 
-def have_rows(head: Head, by: str, selection: Selection) -> bool:
-    """Whether rows of the capture itself by these owners answer a selection."""
-    return not any(selection.unanswered(one) for one in head.start.kinds if one in owners.KINDS[by])
+def have_rows(head: Head, selection: Selection) -> bool:
+    """Whether a selection is answered by rows of the capture itself: if one kind does not, all are made of events."""
+    return not any(map(selection.unanswered, head.start.kinds))
 
 
 def has_texts(head: Head, by: str) -> bool:

@@ -16,6 +16,7 @@ from wptrace.capture.writer import About
 from wptrace.cli.main import main
 from wptrace.errors import UsageError
 from wptrace.flows.io.kinds import KINDS, REQUEST
+from wptrace.flows.io.parts import owners
 from wptrace.model.book import Book
 from wptrace.model.distribution import Distribution
 from wptrace.model.kind import OPERATIONS, REQUESTS, TOTAL
@@ -198,6 +199,18 @@ def test_rows_by_owner_are_made_of_operations(
     )  # fmt: skip
     if by == "device":
         assert ours == {"sda": (4, 3)}
+
+
+@pytest.mark.parametrize("options", [[], ["--by=process"]])
+def test_rows_by_owner_remain_where_events_answer_the_rest(
+    options: list[str], obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows by process know their process, but those of operations do not, so that all are made of events."""
+    start = ALL._replace(filters={"dev": [], "by": "process"}, kinds=(*ALL.kinds, *owners.KINDS["process"]))
+    file = write(obj, tmp_path / "trace.wpt", start)
+    _, summary = made.replayed(file, capsys, "--summary", "--pid=7", *options)
+    rows = {row["kind"]: (row["owner"], row["count"]) for row in totals(summary) if row["kind"].startswith("owned_")}
+    assert rows == {"owned_operation": ("db[7]", 3), "owned_request": ("db[7]", 2)}
 
 
 def test_a_filter_chooses_who_waits(obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
