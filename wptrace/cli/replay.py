@@ -95,6 +95,7 @@ def run(options: argparse.Namespace) -> int:
         selection = _selection(options, head)
         _require(options, head)
         owners = _neighbours(options, head)
+        top = None if options.top is None else common.number(options.top, "--top")
         since_ns, until_ns = _times(options, head)
         wanted = Wanted(
             selection,
@@ -107,7 +108,8 @@ def run(options: argparse.Namespace) -> int:
             neighbours=owners,
             by=_by(options, head),
             counted=options.neighbours and not owners,
-            top=_TOP if options.top is None else common.number(options.top, "--top"),
+            top=_TOP if top is None else top,
+            owners=top or 0,
         )
         if options.to:
             with closing(_file(options, head)) as written:

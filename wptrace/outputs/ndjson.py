@@ -143,11 +143,11 @@ class NdjsonOutput(QuietOutput):
         )
 
     def _shown(self, report: Report) -> list[Row]:
-        """The rows of the first groups, if the user limits their number."""
-        if not self._wanted.top:
-            return report.rows
-        groups = set(list(report.cells)[: self._wanted.top])
-        return [row for row in report.rows if row.group in groups]
+        """Those of the first groups where these are ranked, if the user limits their number; owners have `others`."""
+        top = self._wanted.top
+        ranked = [group for group in report.cells if group.kind.ranked and group.kind.owner_place is None]
+        left = set(ranked[top:] if top else ())
+        return [row for row in report.rows if row.group not in left]
 
     def close(self) -> None:
         self._stream.flush()

@@ -22,7 +22,7 @@ _BY = (PROCESS, THREAD, COMM, CGROUP, FILE, DIR, DEVICE)
 NOTE = "rows by {} are computed from the single operations and requests of the capture"
 _PLAIN = {owned.name: kind.name for kind, owned in zip((kinds.OPERATION, kinds.HIT, kinds.REQUEST), owners.KINDS[FILE])}
 """Names of kinds without owners by those of kinds with them."""
-_NAMES = {*(kind.name for kind in owners.KINDS[FILE]), OWNED_WAIT}
+NAMES = {*(kind.name for kind in owners.KINDS[FILE]), OWNED_WAIT}
 # The largest number of processes whose names are remembered.
 _MOST = 1 << 16
 
@@ -58,8 +58,8 @@ def has_texts(head: Head, by: str) -> bool:
 
 def without(report: Report) -> Report:
     """Its rows by other owners are left out."""
-    counters = {group: counts for group, counts in report.counters.items() if group.kind.name not in _NAMES}
-    return report.only(group for group in report.cells if group.kind.name not in _NAMES)._replace(counters=counters)
+    counters = {group: counts for group, counts in report.counters.items() if group.kind.name not in NAMES}
+    return report.only(group for group in report.cells if group.kind.name not in NAMES)._replace(counters=counters)
 
 
 class Owned:
@@ -84,7 +84,7 @@ class Owned:
         """These kinds in the place of those by other owners."""
         found = tuple(found)
         made = (mine for of, mine in self._kinds.items() if of in found)
-        return (*(one for one in found if one.name not in _NAMES), *made)
+        return (*(one for one in found if one.name not in NAMES), *made)
 
     def added(self, report: Report) -> Report:
         """Return the report with these rows."""

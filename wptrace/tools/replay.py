@@ -12,6 +12,7 @@ from typing import Any, Callable, NamedTuple
 from wptrace.analysis import neighbours
 from wptrace.analysis.incident import Incidents
 from wptrace.analysis.overlap import Span
+from wptrace.analysis.owners import folded
 from wptrace.analysis.verdict import TIMED, Case, Rules, judge
 from wptrace.capture import sums
 from wptrace.capture.reader import Capture, Found, Head, NextTrace, Records
@@ -21,8 +22,8 @@ from wptrace.errors import UsageError, WptraceError
 from wptrace.flows import cpu
 from wptrace.flows.io import kinds, options, rules
 from wptrace.model.book import Book, Cause
-from wptrace.model.kind import REQUESTS
-from wptrace.model.report import Event, Output, Report, Start
+from wptrace.model.kind import REQUESTS, Kind
+from wptrace.model.report import Event, Output, Report, Start, arranged
 from wptrace.model.rows import offer_rows
 from wptrace.tools import owned
 from wptrace.tools.owned import Owned
@@ -56,7 +57,9 @@ class Wanted(NamedTuple):
     counted: bool = False
     """They are asked for, and those that the kernel counted are all that there is."""
     top: int = 0
-    """How many owners, the largest ones; 0: all."""
+    """How many neighbours, the largest ones; 0: all."""
+    owners: int = 0
+    """The same of rows by owner, of those that there are."""
 
 
 def replay(
@@ -183,7 +186,7 @@ class _Replay:
         if report is not None:
             if self._capture.damaged:
                 next(iter(report.books.values())).note(DAMAGED, self._capture.damaged)
-            self._output.summary(report)
+            self._output.summary(self._largest(report))
 
     def _end(self, summary: Report | None) -> None:
         if summary is not None:
@@ -209,8 +212,11 @@ class _Replay:
             filters = {"by": wanted.neighbours, **filters, "neighbours": True}
         elif wanted.counted:
             notes.append(COUNTED)
-        found = self._kinds if self._owned is None else self._owned.instead(self._kinds)
-        return start._replace(filters=filters, notes=[*start.notes, *notes], kinds=found)
+        return start._replace(filters=filters, notes=[*start.notes, *notes], kinds=self._shown_kinds)
+
+    @property
+    def _shown_kinds(self) -> tuple[Kind, ...]:
+        return tuple(self._kinds) if self._owned is None else self._owned.instead(self._kinds)
 
     # --- Single ones --------------------------------------------------------------------------------------------------
 
@@ -329,7 +335,7 @@ class _Replay:
             part = owned.without(part)
         if self._wanted.intervals and (not self._of_singles or self._pace is not None):
             # The report is given as a live screen has it.
-            self._output.interval(part if self._pace is None else self._with_verdict(part))
+            self._output.interval(self._largest(part if self._pace is None else self._with_verdict(part)))
 
     def _of_lately(self, report: Report) -> Report:
         """The events of the interval."""
@@ -349,6 +355,13 @@ class _Replay:
         if found is None or (found is self._window.summary and not self._selection):
             return found
         return self._with_verdict(self._part(found))
+
+    def _largest(self, report: Report) -> Report:
+        """Return it with rows of the largest owners, and of the others."""
+        if not self._wanted.owners or not any(group.kind.name in owned.NAMES for group in report.cells):
+            return report
+        cells, counters = folded(report.cells, report.counters, self._wanted.owners)
+        return report._replace(cells=arranged(cells, self._shown_kinds), counters=counters)
 
     def _with_rows(self, report: Report, found: Owned) -> Report:
         report = found.added(report)

@@ -213,6 +213,23 @@ def test_rows_by_owner_remain_where_events_answer_the_rest(
     assert rows == {"owned_operation": ("db[7]", 3), "owned_request": ("db[7]", 2)}
 
 
+def test_the_largest_owners_have_rows_and_the_others_one(
+    obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No row without an owner is left out."""
+    file = write(obj, tmp_path / "trace.wpt", found=[*MANY, one({**DB, "comm": b"third"}, 700, 700, 710)])
+    _, every = made.replayed(file, capsys, "--summary", "--by=comm")
+    _, some = made.replayed(file, capsys, "--summary", "--by=comm", "--top=1")
+
+    def rows(summary: dict[str, Any], kind: str) -> dict[str, int]:
+        return {row.get("owner", ""): row["count"] for row in totals(summary) if row["kind"] == kind}
+
+    assert rows(every, "owned_operation") == {"backup": 3, "db": 3, "third": 1}
+    assert rows(some, "owned_operation") == {"backup": 3, "others": 4}
+    plain = [[row for row in summary["rows"] if "owner" not in row] for summary in (every, some)]
+    assert plain[0] == plain[1] != []
+
+
 def test_a_filter_chooses_who_waits(obj: BpfObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = write(obj, tmp_path / "trace.wpt")
     _, found = replayed(file, capsys, "--comm=db")
