@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, Callable, NamedTuple
 
@@ -46,6 +47,16 @@ def _below(found: Any, wanted: str) -> bool:
     return isinstance(found, str) and (found == folder or found.startswith(f"{folder}/"))
 
 
+def _of_name(found: Any, wanted: str) -> bool:
+    """Whether a thread has the name, of which the kernel keeps 15 bytes."""
+    return _of_task("comm")(found, os.fsdecode(os.fsencode(wanted)[:15]))
+
+
+def _in_cgroup(found: Any, wanted: str) -> bool:
+    """Whether it is the cgroup or one below it, also without the slash at the begin of its path."""
+    return _below(found, wanted) or _below(found, f"/{wanted}")
+
+
 QUESTIONS = (
     Question(
         "dev", "only events of this device, by its name in the capture; repeatable", "DEVICE", (model.DEVICE,), (),
@@ -57,8 +68,13 @@ QUESTIONS = (
     ),
     Question("pid", "only events of this process", "PID", (model.TASK,), ("pid",), _of_task("pid"), number=True),
     Question("tid", "only events of this thread", "TID", (model.TASK,), ("tid",), _of_task("tid"), number=True),
-    Question("comm", "only events of this thread name", "NAME", (model.TASK, model.COMM), ("comm",), _of_task("comm")),
-    Question("cgroup", "only events of this cgroup and those below it", "PATH", (model.CGROUP,), ("cgroup",), _below),
+    Question(
+        "comm", "only events of this thread name, its first 15 bytes", "NAME", (model.TASK, model.COMM), ("comm",),
+        _of_name,
+    ),
+    Question(
+        "cgroup", "only events of this cgroup and those below it", "PATH", (model.CGROUP,), ("cgroup",), _in_cgroup,
+    ),
     Question("file", "only events on this file, by its path in the capture", "PATH", (), ("path",), _same),
     Question("dir", "only events on files below this directory", "PATH", (), ("path",), _below),
     Question("cpu", "only events of this CPU", "CPU", (model.CPU,), ("cpu",), _same, number=True),

@@ -13,6 +13,7 @@ import pytest
 from tests.unit.capture.made import ABOUT, START, entry, keep, replayed, report, totals, write
 from tests.unit.outputs.samples import distribution
 from wptrace.bpf.object import BpfObject
+from wptrace.capture.selection import QUESTIONS
 from wptrace.capture.writer import About, CaptureOutput
 from wptrace.cli.main import main
 from wptrace.errors import UsageError, WptraceError
@@ -23,7 +24,7 @@ from wptrace.flows.io.records import RECORDS
 from wptrace.flows.size import REQUEST as SIZES
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.model.book import Book
-from wptrace.model.kind import OPERATIONS, REQUESTS, Task
+from wptrace.model.kind import OPERATIONS, REQUESTS, Comm, Task
 from wptrace.model.report import BYTES, Event, Overhead, Report, arranged
 from wptrace.model.tally import Tally
 
@@ -71,6 +72,7 @@ def reported(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> t
         (["--comm=dd"], [3, 4]),
         (["--cgroup=/a"], [1, 2]),
         (["--cgroup=/a/b/"], [2]),
+        (["--cgroup=a"], [1, 2]),
         (["--file=/srv/db/log"], [1]),
         (["--dir=/srv/db"], [1, 2]),
         (["--dir=/srv/"], [1, 2, 3]),
@@ -88,6 +90,14 @@ def test_single_ones_answer(
     assert sum(row["sum_ns"] for row in rows) == sum(expected)
     # Without stories less of each event is decoded.
     assert reported(file, capsys, *options, "--summary") == ([], summary)
+
+
+def test_a_name_of_a_thread_is_as_long_as_the_kernel_keeps_it() -> None:
+    (comm,) = [one for one in QUESTIONS if one.name == "comm"]
+    for found in ("longer-than-fif", Task("longer-than-fif", 7), Comm("longer-than-fif")):
+        assert comm.holds(found, "longer-than-fifteen")
+        assert comm.holds(found, "longer-than-fif")
+        assert not comm.holds(found, "longer-than-fi")
 
 
 def test_rows_answer_where_their_labels_do(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
