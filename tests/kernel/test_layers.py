@@ -14,10 +14,11 @@ from typing import Callable, NamedTuple
 
 import pytest
 
-from tests.kernel.disks import Disk, completed, fio, fio_jobs, null_device, total
+from tests.kernel.disks import Disk, completed, fio, fio_jobs, null_device, read_direct, total
 from tests.kernel.loads import mounted
 from tests.kernel.stacks import array, crypt, delayed, integrity, linear, multipath, origin, striped, suspended, thin
 from tests.kernel.test_async import observes
+from tests.kernel.test_owners import exact
 from tests.kernel.trace import PATIENCE, Line, Lines, Trace, count, lossless, wait_until
 from tests.kernel.window import Running
 from wptrace.engine.filters import Filter
@@ -267,6 +268,15 @@ def test_linear(stacks: Stacks, path_flow: Running) -> None:
         fio(top.path, rw="randrw", number_ios=40, size="96M")
     same_as_counted(found, [top], below)
     owned(found, 40)
+
+
+@pytest.mark.parametrize("by", ["process", "statement"])
+def test_rows_by_owner(nulls: list[Disk], by: str) -> None:
+    """The programs need most of the stack for them, and older kernels take more of it for each call."""
+    with linear(*nulls[:2]) as top, Trace("--dev", top.name, f"--by={by}", "--each", f"--pid={os.getpid()}") as trace:
+        read_direct(top.path, 20)
+    assert [count(trace.summary, op="read", kind=kind) for kind in ("operation", "request")] == [20, 20]
+    exact(trace.summary)
 
 
 def test_stripes(stacks: Stacks, path_flow: Running) -> None:

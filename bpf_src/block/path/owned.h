@@ -136,30 +136,35 @@ static __always_inline __u32 owner_of_dirtied(struct dirty_frame *frame)
 	return owner_number(&key, by);
 }
 
-/* A bio without an operation. Page-cache pages know their file. */
+/* The file of a bio without an operation, which page-cache pages know. */
+static __noinline __u32 owner_of_page(struct bio *bio)
+{
+	/* A copy, or the compiler has libbpf look for `struct page_of_file` in the kernel. */
+	struct address_space *mapping = page_of_file(head_of(first_page(bio))).mapping;
+	struct inode *inode;
+	struct vfsmount *shown;
+	struct dentry *dentry;
+	struct mount *mount;
+
+	/* Memory of a process, of a driver, or none. */
+	if (!mapping || (__u64)mapping & 3)
+		return 0;
+	inode = BPF_CORE_READ(mapping, host);
+	dentry = name_of(inode);
+	mount = mount_of(inode);
+	if (!dentry || !mount)
+		return 0;
+	shown = (void *)mount + bpf_core_field_offset(struct mount, mnt);
+	return note_seen(owner_of_dentry(dentry, shown, false));
+}
+
+/* A bio without an operation. */
 static __noinline __u32 owner_of_bio(struct bio *bio, bool write)
 {
 	struct dirty_frame *frame;
 
-	if (BY_FILE(owner_by)) {
-		/* A copy, or the compiler has libbpf look for `struct page_of_file` in the kernel. */
-		struct address_space *mapping = page_of_file(head_of(first_page(bio))).mapping;
-		struct inode *inode;
-		struct vfsmount *shown;
-		struct dentry *dentry;
-		struct mount *mount;
-
-		/* Memory of a process, of a driver, or none. */
-		if (!mapping || (__u64)mapping & 3)
-			return 0;
-		inode = BPF_CORE_READ(mapping, host);
-		dentry = name_of(inode);
-		mount = mount_of(inode);
-		if (!dentry || !mount)
-			return 0;
-		shown = (void *)mount + bpf_core_field_offset(struct mount, mnt);
-		return note_seen(owner_of_dentry(dentry, shown, false));
-	}
+	if (BY_FILE(owner_by))
+		return owner_of_page(bio);
 	/* The call that dirtied it is not known any more. */
 	frame = following && write && owner_by != OWNER_BY_CALL ? dirtier_of(bio) : NULL;
 	return frame ? owner_of_dirtied(frame) : note_seen(owner_of_current());

@@ -9,7 +9,7 @@
 /* The length of text that is compared and kept, with a NUL: that of pg_stat_activity by default. */
 CONSTANT(STATEMENT_BYTES, 1024);
 /* Read at a time: on the stack, which is private but small on older kernels. */
-CONSTANT(STATEMENT_PIECE, 128);
+CONSTANT(STATEMENT_PIECE, 64);
 
 /* Kinds of rows by statement. */
 enum statement_row {
