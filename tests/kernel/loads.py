@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -62,9 +63,21 @@ def mount(disk: Disk, kind: str, folder: Path, *options: str) -> None:
         run(*words, quiet)
 
 
+def _is_free(disk: Disk) -> bool:
+    """Whether mkfs may have it: a file system that was unmounted may be in use for a moment longer."""
+    try:
+        os.close(os.open(disk.path, os.O_RDONLY | os.O_EXCL))
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        return False
+    return True
+
+
 @contextmanager
 def mounted(disk: Disk, kind: str, folder: Path, made_with: str = "", options: str = "") -> Iterator[Path]:
     """A new file system on a disk, mounted."""
+    wait_until(lambda: _is_free(disk), f"the last file system on {disk.name} to leave it")
     words = [f"mkfs.{kind}", "-q", *_MADE[kind], *made_with.split(), disk.path]
     made = subprocess.run(words, capture_output=True, text=True)
     if made.returncode and kind == "xfs":
