@@ -53,7 +53,7 @@ def test_a_run_that_cannot_be_killed_is_not_waited_for(
     said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task in an uninterruptible wait ignores SIGKILL until its disk answers."""
-    monkeypatch.setattr(on_trigger, "itself", lambda *words: [sys.executable, "-c", "import time; time.sleep(6)"])
+    monkeypatch.setattr(on_trigger, "itself", lambda *words: [sys.executable, "-c", "import time; time.sleep(60)"])
     for name in ("kill", "terminate", "send_signal"):
         monkeypatch.setattr(subprocess.Popen, name, lambda *arguments: None)
     actions = Actions([], Room(tmp_path, 1 << 30), Daily(1 << 30), Children(said.append), said.append)
@@ -71,7 +71,7 @@ def test_a_run_that_cannot_be_killed_is_not_waited_for(
     monkeypatch.setattr(on_trigger, "_AT_CLOSE_S", 0.1)
     runs.close()
     assert said[1:] == ["[on_trigger.io] of trigger slow does not end"]
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 30
     monkeypatch.undo()
     process.kill()
     process.wait()
