@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Callable, NamedTuple
 
 from wptrace.model import kind as model
@@ -47,9 +48,17 @@ def _below(found: Any, wanted: str) -> bool:
     return isinstance(found, str) and (found == folder or found.startswith(f"{folder}/"))
 
 
+_has_comm = _of_task("comm")
+
+
+@lru_cache(16)
+def _kept(name: str) -> str:
+    """The name of a thread as the kernel keeps it: its first 15 bytes. It is asked for at each event."""
+    return os.fsdecode(os.fsencode(name)[:15])
+
+
 def _of_name(found: Any, wanted: str) -> bool:
-    """Whether a thread has the name, of which the kernel keeps 15 bytes."""
-    return _of_task("comm")(found, os.fsdecode(os.fsencode(wanted)[:15]))
+    return _has_comm(found, _kept(wanted))
 
 
 def _in_cgroup(found: Any, wanted: str) -> bool:
