@@ -12,7 +12,6 @@ import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from tests.kernel.aio import READ, Aio
 from tests.kernel.conftest import GUEST
 from tests.kernel.disks import Disk, completed, fio, fio_jobs, null_device, opened, total
 from tests.kernel.loads import mounted
+from tests.kernel.modules import on_cpu
 from tests.kernel.test_io_path import complete, of_one_block, sums_up
 from tests.kernel.trace import Line, Lines, Trace, count, lossless, rows, wait_until
 from tests.kernel.uring import ASYNC, LINK, SKIP, Event, Ring
@@ -241,17 +241,6 @@ def test_success_that_nobody_hears_of_is_no_operation(disks: list[Disk], flow: R
         assert not trace.summary["loss"]
 
 
-@contextmanager
-def one_cpu() -> Iterator[None]:
-    """Let this thread and those that it starts run on a single CPU, where freed memory is used again at once."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(before)})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
 APART = 64 << 10
 """Offsets of reads that the kernel does not merge."""
 
@@ -295,7 +284,8 @@ def test_a_refused_request_of_aio_is_nobody_elses(disks: list[Disk], flow: Runni
     with (
         opened(disks[0].path, os.O_RDONLY | os.O_DIRECT) as fd,
         mmap.mmap(-1, 4096) as buffer,
-        one_cpu(),
+        # Freed memory is used again at once there.
+        on_cpu(min(os.sched_getaffinity(0))),
         flow.window(Filter(tid=threading.get_native_id())) as trace,
     ):
         place = ctypes.c_char.from_buffer(buffer)
