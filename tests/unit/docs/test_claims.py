@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,8 @@ from tests.lab.command import parser as lab_parser
 from tests.unit.docs.pages import PAGES, ROOT, section, tables
 from tests.unit.docs.test_man import command_parser, spellings
 from wptrace import __version__
-from wptrace.cli.main import command_names
+from wptrace.cli.main import command_names, parser
+from wptrace.cli.options import joined
 
 
 def targets() -> set[str]:
@@ -37,6 +40,35 @@ def test_every_option_in_a_command_exists(page: Path) -> None:
         choices = {option: action.choices for action in parser._actions for option in action.option_strings}
         for option, value in re.findall(r"(?<=\s)(--[a-z][\w-]*) ([a-z]\w*)", words):
             assert value in (choices[option] or [value]), f"wptrace {command}{words}"
+
+
+def command_lines(markdown: str) -> Iterator[list[str]]:
+    """Generate the commands of code blocks, each up to a pipe, a redirection, a comment or its workload."""
+    for block in re.findall(r"^ *```\w*\n(.*?)^ *```", markdown, re.M | re.S):
+        for line in re.findall(r"(?<![\w/.-])wptrace (\w+ .*)", block.replace("\\\n", " ")):
+            if line.partition(" ")[0] in command_names():
+                # It may itself be a word of another command: sh -c 'wptrace ...'.
+                line = line.removesuffix("'") if line.count("'") % 2 else line
+                words = shlex.shlex(line, posix=True, punctuation_chars="|&;<>()")
+                words.whitespace_split = True
+                found = list(words)
+                ends = (at for at, word in enumerate(found) if word == "--" or set(word) <= set("|&;<>()"))
+                yield found[: next(ends, None)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_of_a_code_block_is_a_whole_one(page: Path) -> None:
+    for words in command_lines(page.read_text()):
+        _, left = parser(words[:1], words[:1]).parse_known_args(joined(words))
+        # Those after an interval are its count.
+        assert not [word for word in left[1:] or left if not word.isdigit()], words
+
+
+def test_a_command_ends_where_its_line_does() -> None:
+    markdown = (
+        "```sh\nsudo wptrace io --slow 5ms 1 2 | head  # slow ones\nwptrace replay \\\n  a.wpt && wptrace -h\n```\n"
+    )
+    assert list(command_lines(markdown)) == [["io", "--slow", "5ms", "1", "2"], ["replay", "a.wpt"]]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
