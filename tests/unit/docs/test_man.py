@@ -15,6 +15,7 @@ from tests.unit.docs.pages import MAN, man_options, man_text, section
 from wptrace import __version__
 from wptrace.cli.main import command_names
 from wptrace.errors import ConditionError, LibbpfError, NotPermittedError, UnsupportedError, UsageError, WptraceError
+from wptrace.outputs.text.pages import HELP
 
 COMMANDS = {name: importlib.import_module(f"wptrace.cli.{name}").SUMMARY for name in command_names()}
 MAN_PAGES = sorted(path.name for path in MAN.iterdir())
@@ -86,3 +87,15 @@ def test_pages_render_without_a_warning(page: str) -> None:
     assert done.stderr == ""
     # Bold is printed twice, with a backspace.
     assert "EXIT STATUS" in re.sub(".\b", "", done.stdout)
+
+
+def keys(page: str) -> set[str]:
+    named = (MAN / page).read_text().partition(".SH KEYS\n")[2].partition(".SH ")[0]
+    found = re.findall(r"^\.TP\n\.BR? (.*)$", named, re.M)
+    return {key for tag in found for key in tag.replace("\\-", "-").replace('", "', " ").split()}
+
+
+@pytest.mark.parametrize(("command", "absent"), [("io", set()), ("flow", {"o"}), ("cpu", {"o", "b", "D", "d"})])
+def test_the_keys_of_the_screen_are_in_the_man_page(command: str, absent: set[str]) -> None:
+    known = {key for line in HELP for key in line[:10].split()}
+    assert keys(f"wptrace-{command}.1") == (known | {"PgUp", "PgDn", "Home", "End"}) - absent
