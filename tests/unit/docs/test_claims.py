@@ -80,6 +80,19 @@ def test_every_file_of_the_source_that_is_named_exists(page: Path) -> None:
         assert (ROOT / path).exists(), path
 
 
+def test_every_folder_of_the_house_exists() -> None:
+    (house,) = re.findall(r"((?:^    .*\n)+)", section("design.md", "## The house"), re.M)
+    above: dict[int, str] = {}
+    for line in house.splitlines():
+        indent = len(line) - len(line.lstrip())
+        # Names stand before two spaces, if there are words about them.
+        names = line.strip().partition("  ")[0].split()
+        folder = "".join(name for at, name in above.items() if at < indent)
+        for name in names:
+            assert (ROOT / folder / name.partition("<")[0]).exists(), line
+        above = {**{at: name for at, name in above.items() if at < indent}, indent: names[0]}
+
+
 def test_the_options_of_the_lab_are_those_of_its_parser() -> None:
     commands = next(action for action in lab_parser()._actions if action.choices)
     assert commands.choices
