@@ -161,6 +161,10 @@ class Reader:
                 self._size = found.st_size
         except files.OtherKindError:
             raise WptraceError(f"{path} is not a file", "a capture is read more than once: copy it into one") from None
+        except PermissionError as error:
+            # The usual reason: it was captured with sudo.
+            hint = "only the owner of a capture can read it: use sudo, or give it to yourself with sudo chown"
+            raise WptraceError(f"{path} cannot be read: {error.strerror}", hint) from None
         except OSError as error:
             raise WptraceError(f"{path} cannot be read: {error.strerror}") from None
         self.cut = False

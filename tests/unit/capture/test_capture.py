@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -27,6 +28,7 @@ from wptrace.capture.writer import CaptureOutput
 from wptrace.cli.main import main
 from wptrace.errors import UsageError, WptraceError
 from wptrace.flows.io.records import RECORDS, as_asked
+from wptrace.kernel import files
 from wptrace.model.kind import BYTES_FIELD, CounterField, Noun
 from wptrace.model.kind import Kind as ModelKind
 from wptrace.model.report import Report
@@ -157,6 +159,16 @@ def test_a_damaged_frame_costs_what_it_had(file: Path, tmp_path: Path, capsys: p
         assert "a frame of the capture is damaged" in text
         capsys.readouterr()
     assert {frame.kind for frame in every} == {Kind.RECORDS, Kind.INTERVAL, Kind.SUMMARY}
+
+
+def test_a_capture_of_somebody_else_has_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(files, "open_to_read", refused)
+    with pytest.raises(WptraceError, match=r"trace\.wpt cannot be read: Permission denied") as raised:
+        Capture(tmp_path / "trace.wpt")
+    assert "sudo chown" in (raised.value.hint or "")
 
 
 def test_another_file_is_none(tmp_path: Path) -> None:
