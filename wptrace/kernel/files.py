@@ -133,7 +133,8 @@ def require_own_folder(folder: Path, what: str) -> None:
         if stat.S_ISLNK(found.st_mode) and _is_ours(found) and _is_ours(folder.parent.stat()):
             found = folder.stat()
     except OSError as error:
-        raise UsageError(f"{folder}, where {what} go, cannot be used: {error.strerror}") from None
+        hint = f"mkdir -p -m 700 {folder}" if isinstance(error, FileNotFoundError) else None
+        raise UsageError(f"{folder}, where {what} go, cannot be used: {error.strerror}", hint) from None
     if not stat.S_ISDIR(found.st_mode):
         raise UsageError(f"{folder}, where {what} go, is not a folder")
     if not _is_ours(found):

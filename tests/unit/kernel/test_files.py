@@ -136,3 +136,6 @@ def test_a_folder_for_files_with_names_that_others_foresee_is_our_own(tmp_path: 
     ):
         with pytest.raises(UsageError, match=f"{folder}, where dumps go, {said}"):
             files.require_own_folder(folder, "dumps")
+    with pytest.raises(UsageError) as raised:
+        files.require_own_folder(tmp_path / "none", "dumps")
+    assert raised.value.hint == f"mkdir -p -m 700 {tmp_path / 'none'}"
