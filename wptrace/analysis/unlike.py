@@ -45,7 +45,9 @@ def unlike(
 
 def _level(a: Start, b: Start) -> Iterator[Unlike]:
     if a.level != b.level:
-        therefore = "what only one of them sees is not compared, and less than 1 us may be the tracing itself"
+        therefore = (
+            "what only one of them sees is not compared, and differences below 1 us may come from tracing itself"
+        )
         yield Unlike("level", a.level, b.level, therefore)
 
 
@@ -90,7 +92,7 @@ def _filters(a: Start, b: Start) -> Iterator[Unlike]:
         one, other = a.filters.get(name), b.filters.get(name)
         if one == other or name in _SHOWN:
             continue
-        sentence, counts = "counts are those of others", True
+        sentence, counts = "rates are not compared", True
         if name == "dev":
             sentence, counts = "rows of a device that only one of them traces are not compared", False
         elif name in ("op", "ops"):
@@ -123,7 +125,7 @@ def _hooks(
         words = ["observed" if stage in one else "not observed" for one in seen]
         words = [f"partly in {other}" if stage in lost else word for word, lost in zip(words, mixed)]
         if words[0] == words[1]:
-            words = ["seen on disks of one of both alone", ""]
+            words = ["seen on the disks of only one of them", ""]
         yield Unlike(f"stage {stage}", words[0], words[1], f"compared as a part of {other}")
     if a.level != b.level:
         # All that follows from that.
@@ -156,7 +158,7 @@ def _losses(a: tuple[Start, Report], b: tuple[Start, Report]) -> Iterator[Unlike
     ]
     for name in dict.fromkeys((*noted[0], *noted[1])):
         counts = [f"{found.get(name, 0):,}" for found in noted]
-        yield Unlike(name, counts[0], counts[1], "some single events are missing, or their books are off")
+        yield Unlike(name, counts[0], counts[1], "some events are missing, or counts may be off")
     untimed = [sum(counts.get(UNTIMED, 0) for counts in report.counters.values()) for report in reports]
     if any(untimed):
         yield Unlike("counted and not timed", f"{untimed[0]:,}", f"{untimed[1]:,}", "times are those of a sample")
@@ -164,7 +166,7 @@ def _losses(a: tuple[Start, Report], b: tuple[Start, Report]) -> Iterator[Unlike
     for saving in dict.fromkeys((*off[0], *off[1])):
         words = [f"for {units.duration(found.get(saving, 0))}" if found.get(saving) else "never" for found in off]
         if any(found.get(saving) for found in off):
-            yield Unlike(f"off for the budget: {saving.name}", words[0], words[1], "what came meanwhile is missing")
+            yield Unlike(f"off for the budget: {saving.name}", words[0], words[1], "events of that time are missing")
 
 
 def _of(a: tuple[Start, Report], b: tuple[Start, Report]) -> Iterator[Unlike]:

@@ -227,7 +227,7 @@ def lost(case: Case) -> Finding | None:
 
 _ADVICE = {
     "idle": "whether the filters let through what you look for",
-    "unmeasured": "wptrace doctor: by what each stage is observed here",
+    "unmeasured": "wptrace doctor -v: how each stage is observed here",
     "unattributed": "wptrace doctor: a hook is missing here, or the path is not known",
 }
 TIMED = Rules((idle, unmeasured, largest), (grew, tail, outlier, inside, lost), _ADVICE)

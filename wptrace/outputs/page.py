@@ -141,7 +141,7 @@ def _histograms(change: Change) -> str:
     found = [_coarse([one]) for one in (change.a, change.b)]
     slots = [slot for one in found for slot in one]
     if not all(found):
-        return "<p>not known of one of both: its times begin or end elsewhere</p>"
+        return "<p>not known for one of them: its times begin or end elsewhere</p>"
     first, last = min(slots), max(slots)
     shares = [{slot: count / one.count for slot, count in of.items()} for of, one in zip(found, (change.a, change.b))]
     most = max(max(one.values()) for one in shares)

@@ -69,7 +69,7 @@ def test_owner_device_stage_and_who_is_new() -> None:
     assert blamed.began_ns is None
     first, second = changes.verdict(blamed, found, False)
     assert first == (
-        "verdict: reads, most of it those of app, take 2.9x as long, 99% of it in throttle of sda: batch is new there"
+        "verdict: reads, mostly those of app, take 2.9x as long, 99% of it in throttle of sda: batch is new there"
     )
     assert second.startswith("look at: what holds requests back: io.max")
 
@@ -100,7 +100,7 @@ def test_other_work_is_no_slower_device() -> None:
     blamed = blame_of(found)
     assert (blamed.part.reason, blamed.part.stage, blamed.began_ns) == ("size", "", None)
     assert list(changes.verdict(blamed, found, False))[1] == (
-        "look at: who sends other work than before; nothing says that the same work is slower"
+        "look at: who sends different work than before; nothing shows that the same work became slower"
     )
 
 
@@ -120,7 +120,7 @@ def test_a_kind_without_stages_takes_longer_as_a_whole() -> None:
     blamed = blame_of(found)
     assert (blamed.change.kind, blamed.part.reason, blamed.advice) == (HIT, SAME, "")
     (first,) = changes.verdict(blamed, found, False)
-    assert first == "verdict: read page-cache hits take 2.4x as long, 100% of it as the same takes longer"
+    assert first == "verdict: read page-cache hits take 2.4x as long, 100% of it because the same work takes longer"
 
 
 def test_nothing_is_blamed_for_chance() -> None:

@@ -223,8 +223,8 @@ def test_stretches_are_times_of_day_as_well(obj: BpfObject, tmp_path: Path, caps
 def test_conditions_have_an_exit_code(quick: Path, slow: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pair = ["diff", str(quick), str(slow)]
     assert main([*pair, "--fail-if", "read.mean > +80%"]) == 0
-    assert "fail-if read.mean > +80%: it is not so" in capsys.readouterr().out
-    with pytest.raises(ConditionError, match=r"--fail-if read.mean > \+20%: it is so") as found:
+    assert "fail-if read.mean > +80%: does not hold" in capsys.readouterr().out
+    with pytest.raises(ConditionError, match=r"--fail-if read.mean > \+20%: holds") as found:
         main([*pair, "--fail-if", "write.mean > +1%", "--fail-if", "read.mean > +20%"])
     assert found.value.exit_code == 5
     # Everything was shown by then.

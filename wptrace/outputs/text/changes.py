@@ -67,7 +67,7 @@ def words_of(part: ChangePart, change: Change, difference: Difference) -> str:
     if part.reason not in (SAME, EITHER):
         return _of_mix(change, part.reason, part.ns)
     if part.stage == REST:
-        return "as the same takes longer" if part.ns > 0 else "as the same is quicker"
+        return "because the same work takes longer" if part.ns > 0 else "because the same work is quicker"
     words = f"in {stage(part.stage, difference)}"
     device = device_of(change, part)
     if part.reason == EITHER and change.figures["mean"].real:
@@ -86,7 +86,7 @@ def _of_mix(change: Change, reason: str, ns: int) -> str:
         return f"because they are {'larger' if sizes[1] > sizes[0] else 'smaller'} ({_sizes(*sizes)})"
     main = moved(change, reason, ns)
     if main is None:
-        return f"because they are in another mix of {({DEV: 'devices', OWNED_BY: 'owners'}).get(reason, reason)}"
+        return f"because their mix of {({DEV: 'devices', OWNED_BY: 'owners'}).get(reason, reason)} changed"
     value = innermost(main.value) if reason == STACK else main.value
     name = {OWNED_BY: "of {}", DEV: "to {}"}.get(reason, "{}").format(printable(value))
     before, after = rounded(main.before), rounded(main.after)
@@ -193,9 +193,9 @@ def _plain(ns: int, whole: float) -> str:
 def _untold(label: str, what: str, change: Change) -> str:
     if label == SIZE:
         sizes = _sizes(*(one.bytes / one.count for one in (change.a, change.b)))
-        return f"  no size is in both ({sizes} in the mean): other sizes and slower {what} are not told apart"
+        return f"  {what} have no size in common ({sizes} in the mean): other sizes cannot be told from slower ones"
     name = {DEV: "device", OWNED_BY: "owner"}.get(label, label)
-    return f"  no {name} of {what} is in both: other {name}s and slower ones are not told apart"
+    return f"  {what} have no {name} in common: other {name}s cannot be told from slower ones"
 
 
 def _sizes_of_rows(what: str, change: Change) -> Iterator[str]:
@@ -206,7 +206,7 @@ def _sizes_of_rows(what: str, change: Change) -> Iterator[str]:
     sizes = [one.bytes / one.count for one in (change.a, change.b)]
     if max(sizes) >= _OTHER_SIZE * min(sizes):
         way = "larger" if sizes[1] > sizes[0] else "smaller"
-        yield f"  {what} are {way} ({_sizes(*sizes)} in the mean): captures with --each tell what that is worth"
+        yield f"  {what} are {way} ({_sizes(*sizes)} in the mean): captures with --each show what that accounts for"
 
 
 _OTHER_SIZE = 1.1
@@ -218,8 +218,8 @@ def _p99(change: Change) -> str:
     if found is None or abs(found.mix_ns) <= found.error_ns:
         return took
     return (
-        f"{took}: {signed(found.mix_ns)} by another mix, {signed(found.same_ns)} by the same being"
-        f" {'slower' if found.same_ns > 0 else 'quicker'} (either +-{units.duration(found.error_ns)})"
+        f"{took}: {signed(found.mix_ns)} from a different mix, {signed(found.same_ns)} because the same work is"
+        f" {'slower' if found.same_ns > 0 else 'quicker'} (each +-{units.duration(found.error_ns)})"
     )
 
 
@@ -282,13 +282,13 @@ def chance(difference: Difference) -> str:
     """The rest of all figures in one line."""
     left = difference.tested - difference.found
     rows = "1 row has" if difference.few == 1 else f"{difference.few:,} rows have"
-    few = f"; {rows} fewer than {FEWEST} in one of both" if difference.few else ""
+    few = f"; {rows} fewer than {FEWEST} values in A or B" if difference.few else ""
     if not difference.a.measured and not difference.b.measured:
-        return "what is counted are no times: nothing is said of what may be chance"
+        return "these figures are not times: what may be chance is not computed"
     if not difference.tested:
-        return f"nothing is there often enough in both to be compared{few}"
+        return f"too few values to compare anything{few}"
     if not difference.found:
-        return f"no difference: {difference.tested:,} figures differ by no more than chance makes of them{few}"
+        return f"no difference: the changes of all {difference.tested:,} figures may be chance{few}"
     return f"could be chance, or is too small to matter: {left:,} of {difference.tested:,} figures (~){few}"
 
 
@@ -301,10 +301,10 @@ def outcome(one: Outcome) -> str:
     shown = units.rate if one.is_rate else units.duration
     took = f"{percent(figure)}, {shown(figure.a)} -> {shown(figure.b)}"
     if one.holds:
-        return f"fail-if {words}: it is so ({took})"
+        return f"fail-if {words}: holds ({took})"
     if one.beyond:
-        return f"fail-if {words}: it is so ({took}), but could be chance"
-    return f"fail-if {words}: it is not so ({took})"
+        return f"fail-if {words}: holds ({took}), but may be chance"
+    return f"fail-if {words}: does not hold ({took})"
 
 
 # --- The verdict ------------------------------------------------------------------------------------------------------
@@ -315,13 +315,13 @@ def verdict(found: Blame, difference: Difference, dates: bool) -> Iterator[str]:
     change, part = found.change, found.part
     what = subject(change)
     if found.owner and not change.owner:
-        what += f", most of it those of {printable(found.owner)},"
+        what += f", mostly those of {printable(found.owner)},"
     when = "" if found.began_ns is None else f", since {clock_seconds(found.began_ns, dates)}"
     wait = f", where they wait for {printable(found.wait)}" if found.wait else ""
     if not change.figures["mean"].real:
         way = f"{units.duration(abs(part.ns))} {'longer' if part.ns > 0 else 'shorter'}"
         yield f"verdict: {what} are {way} {words_of(part, change, difference)}{wait}{when}"
-        yield "but: whether that changed their whole time could be chance"
+        yield "but: the change of their total time may be chance"
         yield from _queue(found)
         if found.advice:
             yield f"look at: {printable(found.advice)}"
@@ -334,7 +334,7 @@ def verdict(found: Blame, difference: Difference, dates: bool) -> Iterator[str]:
     yield f"{line}, {min(share, 1.0):.0%} of it {words_of(part, change, difference)}{wait}{when}"
     yield from _queue(found)
     if part.reason not in (SAME, EITHER):
-        yield "look at: who sends other work than before; nothing says that the same work is slower"
+        yield "look at: who sends different work than before; nothing shows that the same work became slower"
     elif found.advice:
         yield f"look at: {printable(found.advice)}"
 

@@ -369,6 +369,6 @@ def few_stretches(difference: Difference) -> Iterator[str]:
     ]
     if short:
         yield (
-            f"but: {' and '.join(short)} {'has' if len(short) == 1 else 'have'} fewer than {STRETCHES} intervals: how"
-            " figures vary from one to the next is not known, so more of it may be chance"
+            f"but: {' and '.join(short)} {'has' if len(short) == 1 else 'have'} fewer than {STRETCHES} intervals:"
+            " the variation between intervals is unknown, so more of this may be chance"
         )

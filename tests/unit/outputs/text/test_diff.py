@@ -88,7 +88,7 @@ def test_sizes_that_have_nothing_in_common_are_not_told_apart() -> None:
         side([Load(100, {"device": (1_600_000.0, 0.1)}, bytes=65536)], rand),
     )
     assert (
-        "  no size is in both (16 KiB -> 64 KiB in the mean): other sizes and slower reads are not told apart"
+        "  reads have no size in common (16 KiB -> 64 KiB in the mean): other sizes cannot be told from slower ones"
         in said(found)
     )
 
@@ -97,7 +97,7 @@ def test_no_difference_is_one_line() -> None:
     rand = seeded(5)
     found = compared(side([Load(100, _QUICK)], rand), side([Load(100, _QUICK)], rand))
     assert said(found) == []
-    assert shown(found)[-1] == "no difference: 5 figures differ by no more than chance makes of them"
+    assert shown(found)[-1] == "no difference: the changes of all 5 figures may be chance"
     assert all("~" in line for line in shown(found) if line.startswith(("  device", "  total")))
 
 
@@ -154,6 +154,6 @@ def test_a_stage_is_blamed_where_no_mean_changed() -> None:
     assert blamed is not None
     assert list(changes.verdict(blamed, found, False)) == [
         "verdict: reads are 88.4 us longer in throttle of sda",
-        "but: whether that changed their whole time could be chance",
+        "but: the change of their total time may be chance",
         f"look at: {blamed.advice}",
     ]
