@@ -78,8 +78,8 @@ QUESTIONS = (
     Question("pid", "only events of this process", "PID", (model.TASK,), ("pid",), _of_task("pid"), number=True),
     Question("tid", "only events of this thread", "TID", (model.TASK,), ("tid",), _of_task("tid"), number=True),
     Question(
-        "comm", "only events of this thread name, its first 15 bytes", "NAME", (model.TASK, model.COMM), ("comm",),
-        _of_name,
+        "comm", "only events of threads with this name, its first 15 bytes", "NAME", (model.TASK, model.COMM),
+        ("comm",), _of_name,
     ),
     Question(
         "cgroup", "only events of this cgroup and those below it", "PATH", (model.CGROUP,), ("cgroup",), _in_cgroup,

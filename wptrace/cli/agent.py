@@ -28,15 +28,15 @@ _NOT = ("duration", "help")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-c", "--config", metavar="FILE.toml", help="the configuration file")
-    parser.add_argument("--pid", metavar="PID", help="with --trigger: the process of the agent, where several run")
+    parser.add_argument("--pid", metavar="PID", help="with --trigger: the process of the agent, if several run")
     look = parser.add_argument_group("instead of tracing").add_mutually_exclusive_group()
-    look.add_argument("--check", action="store_true", help="say what is wrong with the file, and where")
+    look.add_argument("--check", action="store_true", help="list what is wrong with the file, and where")
     look.add_argument(
         "--trigger",
         metavar="NAME",
-        help="fire a trigger of the running agent, whatever its condition says; hand: write its recorders",
+        help="fire a trigger of the running agent, whatever its condition; hand: only write its recorders",
     )
-    look.add_argument("--print-defaults", action="store_true", help="a file with all settings, to begin with")
+    look.add_argument("--print-defaults", action="store_true", help="print a file with all settings, to start from")
 
 
 def run(options: argparse.Namespace) -> int:

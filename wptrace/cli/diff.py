@@ -29,11 +29,13 @@ _WIDTH = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("first", metavar="A", help="what a command wrote with --capture: how it was")
-    parser.add_argument("second", nargs="?", metavar="B", help="how it is; without it, two stretches of A are compared")
+    parser.add_argument("first", metavar="A", help="before: what a command wrote with --capture")
+    parser.add_argument("second", nargs="?", metavar="B", help="after; without it, two stretches of A are compared")
     which = parser.add_argument_group("which part of them")
-    which.add_argument("--at", metavar="FROM-TO", help="how it is, as a stretch: 14:00-14:05, or 60s-120s of B")
-    which.add_argument("--against", metavar="FROM-TO", help="how it was, as a stretch of A")
+    which.add_argument(
+        "--at", metavar="FROM-TO", help="compare this stretch of B, or of A if there is no B: 14:00-14:05, or 60s-120s"
+    )
+    which.add_argument("--against", metavar="FROM-TO", help="with this stretch of A")
     show = parser.add_argument_group("what to show")
     show.add_argument(
         "--by", choices=("comm", "cgroup", "file", "dir"), help="owners of single operations (default: comm)"
@@ -43,8 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="CONDITION",
-        help="exit with 5 if true and significant: 'read.p99 > +20%%', 'write.device > +200us', 'read.mean > 5ms';"
-        " repeatable",
+        help="exit with 5 if this holds, and not by chance: 'read.p99 > +20%%', 'write.device > +200us',"
+        " 'read.mean > 5ms'; repeatable",
     )
     show.add_argument(
         "--to",
@@ -55,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument(
         "--folded",
         choices=("time", "count"),
-        help="of wptrace stacks: a line for each stack with what it has in A and in B, for differential flame graphs",
+        help="of wptrace stacks: a line for each stack with its weight in A and in B, for differential flame graphs",
     )
     show.add_argument("--top", metavar="COUNT", help=f"at most this many rows of owners; 0: all (default: {TOP})")
     common.add_output(show, stats=False)

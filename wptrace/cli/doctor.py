@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--watch",
         metavar="DURATION",
-        help="also count for this long how often each point of the flows by definition is passed, such as 1s",
+        help="also count how often each point of the flows by definition is passed in this time, such as 1s",
     )
 
 

@@ -27,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("definition", nargs="?", metavar="NAME|FILE.toml", help="a name that --list shows, or a file")
     add_tracing(parser)
     look = parser.add_argument_group("instead of tracing").add_mutually_exclusive_group()
-    look.add_argument("--list", action="store_true", help="the definitions that come with wptrace")
-    look.add_argument("--check", action="store_true", help="how each point will be observed on this kernel, and why")
+    look.add_argument("--list", action="store_true", help="list the definitions that come with wptrace")
+    look.add_argument("--check", action="store_true", help="show how each point will be observed here, or all errors")
     look.add_argument("--explain", action="store_true", help="the same, with the program of each point")
     parser.add_argument("--btf", metavar="FILE", help="with --check and --explain: use the types of another kernel")
 
@@ -49,12 +49,15 @@ def add_tracing(parser: argparse.ArgumentParser, names: Sequence[str] = ()) -> N
     common.add_filters(which, DefinedFlow.filters)
     if not names:
         which.add_argument(
-            "--program", metavar="PATH", help="the file of all points in programs, such as /proc/PID/exe"
+            "--program", metavar="PATH", help="the program of all points in programs, such as /proc/PID/exe"
         )
     which.add_argument(
-        "--slots", default=str(SLOTS), metavar="COUNT", help=f"how many may be in flight at once (default: {SLOTS})"
+        "--slots",
+        default=str(SLOTS),
+        metavar="COUNT",
+        help=f"how many objects may be in flight at once (default: {SLOTS})",
     )
-    which.add_argument("--rows", default=str(ROWS), metavar="COUNT", help=f"rows of labels (default: {ROWS})")
+    which.add_argument("--rows", default=str(ROWS), metavar="COUNT", help=f"how many rows of labels (default: {ROWS})")
     show = parser.add_argument_group("what to show")
     common.add_event_options(show)
     common.add_lines(show)

@@ -25,13 +25,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which = parser.add_argument_group("what to trace")
     who = which.add_mutually_exclusive_group()
     who.add_argument(
-        "-p", "--pid", metavar="PID", help="the process that runs the guest (default: the only one here that runs any)"
+        "-p",
+        "--pid",
+        metavar="PID",
+        help="the process that runs the guest (default: the only one here that runs a guest)",
     )
-    who.add_argument("--all", action="store_true", help="every process here that runs one, each with its own reports")
+    who.add_argument(
+        "--all", action="store_true", help="every process here that runs a guest, each with its own reports"
+    )
     which.add_argument("--interference", action="store_true", help="also time what took the CPU from operations")
     tracing.add_segments(which)
     which.add_argument(
-        "--kicks", action="store_true", help="also see which threads write and read eventfds, by which a guest kicks"
+        "--kicks", action="store_true", help="also show which threads write and read the eventfds of a guest's kicks"
     )
     show = parser.add_argument_group("what to show")
     tracing.add_output(parser, show)

@@ -36,15 +36,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--level",
         choices=LEVELS,
-        help="what to follow: the path from the system call on; requests alone, with their owners and who sleeps for "
-        "them; or the block layer alone, the cheapest (default: path, or request where path would cost too much)",
+        help="what to follow: the path from the system call on; requests alone, with their owners and the tasks that "
+        "sleep for them; or the block layer alone, the cheapest (default: path, or request where path would cost too "
+        "much)",
     )
     common.add_devices(which, ", or a path on NFS, FUSE and the like")
     common.add_memory(which)
     common.add_filters(which, FILTERS)
     which.add_argument("--children", action="store_true", help="with --pid: also processes that it starts, or started")
     which.add_argument("--interference", action="store_true", help="also time what took the CPU from operations")
-    which.add_argument("--writeback", action="store_true", help="also follow what is written back later, by its owner")
+    which.add_argument(
+        "--writeback", action="store_true", help="also follow what is written back later, by who wrote it"
+    )
     which.add_argument("--by", choices=BY, help="also show rows by owner")
     which.add_argument(
         "--unit",
@@ -58,7 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --by statement or unit: texts without literals, in full, or a number for each (default: normalised)",
     )
     which.add_argument(
-        "--neighbours", action="store_true", help="also who had the device while others waited (default: --by cgroup)"
+        "--neighbours",
+        action="store_true",
+        help="also show who used the device while others waited (default: --by cgroup)",
     )
     tracing.add_waits(which)
     tracing.add_segments(which)
@@ -75,18 +80,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     tracing.add_output(parser, show)
     show.add_argument(
-        "--against", metavar="FILE", help="end with what is different from this capture, as wptrace diff shows it"
+        "--against", metavar="FILE", help="end with what differs from this capture, as wptrace diff shows it"
     )
     show.add_argument(
         "--prometheus",
         metavar="ADDRESS",
-        help="also answer a scraper there, such as 127.0.0.1:9435, with all that is counted",
+        help="also serve metrics to Prometheus at this address, such as 127.0.0.1:9435",
     )
     recorder.add(parser, "an operation", "operation and request")
     parser.set_defaults(workload=None)
     parser.epilog = (
-        "With -- COMMAND at the end: run a command and trace it, with what it starts, until it ends. wptrace ends with "
-        "its exit code; results go to standard error or to the FILE of -o."
+        "With -- COMMAND at the end: run a command, and trace it and all that it starts until it ends. wptrace exits "
+        "with its exit code; results go to standard error or to the FILE of -o."
     )
 
 

@@ -32,14 +32,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--min",
         default="10ms",
         metavar="DURATION",
-        help="periods of at least this long (default: 10ms, the least is 1ms)",
+        help="periods of at least this long (default: 10ms, minimum: 1ms)",
     )
     common.add_filters(which, IrqoffFlow.filters)
     which.add_argument(
         "--counter",
         choices=("auto", "cycles", "none"),
         default="auto",
-        help="stacks from inside a period, by NMIs of a cycle counter: if it works, always, or never",
+        help="take stacks inside a period, by NMIs of a cycle counter: if that works, always, or never",
     )
     which.add_argument("-d", "--duration", metavar="DURATION", help="end after this long, such as 90s")
     show = parser.add_argument_group("what to show")

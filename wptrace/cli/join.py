@@ -30,18 +30,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "host",
         nargs="?",
         metavar="HOST",
-        help="what wptrace host --each --capture wrote on its host meanwhile; with --live a count: end after so many"
+        help="what wptrace host --each --capture wrote on its host meanwhile; with --live a count: end after this many"
         " reports",
     )
     live = parser.add_argument_group("live, on the host")
     live.add_argument(
         "--live",
         metavar="CHANNEL",
-        help="trace the guest here, and read what wptrace io --each --capture writes there: a unix socket of the"
-        " hypervisor, or vsock:CID:PORT of the guest",
+        help="trace the hypervisor here, and read what wptrace io --each --capture writes in the guest: from a unix"
+        " socket of the hypervisor, or vsock:CID:PORT of the guest",
     )
     live.add_argument(
-        "-p", "--pid", metavar="PID", help="the process that runs the guest (default: the only one here that runs any)"
+        "-p",
+        "--pid",
+        metavar="PID",
+        help="the process that runs the guest (default: the only one here that runs a guest)",
     )
     live.add_argument("--ring-size", default="4M", metavar="SIZE", help="size of the ring for records (default: 4M)")
     parser.add_argument(
@@ -49,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=IMAGE",
-        help="which image a disk of the guest is; repeatable (default: the one with the same requests)",
+        help="the image of a disk of the guest; repeatable (default: the one with the same requests)",
     )
     parser.add_argument(
         "--beside",
@@ -57,13 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="HOST",
         help="the same host's capture of another guest, with --live that one's PID; repeatable: the verdict names who"
-        " had the host's device",
+        " used the host's device",
     )
     single = parser.add_mutually_exclusive_group()
     single.add_argument(
-        "--slow", metavar="DURATION", help="also show each one that took at least this long, such as 5ms"
+        "--slow", metavar="DURATION", help="also show each event that took at least this long, such as 5ms"
     )
-    single.add_argument("--each", action="store_true", help="also show every one")
+    single.add_argument("--each", action="store_true", help="also show every event")
     common.add_lines(parser)
     parser.add_argument("--hist", metavar="STAGE", help="draw the histogram of a stage in the summary")
     parser.add_argument("--capture", metavar="FILE", help="also write all of it to FILE, for wptrace replay")

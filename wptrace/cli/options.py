@@ -57,9 +57,7 @@ def add_results(show: argparse._ActionsContainer) -> None:
 
 
 def add_capture(show: argparse._ActionsContainer) -> None:
-    show.add_argument(
-        "--capture", metavar="FILE", help="also write it to FILE, for wptrace replay, which then shows the events"
-    )
+    show.add_argument("--capture", metavar="FILE", help="also write the results to FILE, for wptrace replay")
 
 
 def trace(
@@ -121,14 +119,14 @@ def add_event_options(show: argparse._ArgumentGroup) -> None:
     """Add the options that select records."""
     single = show.add_mutually_exclusive_group()
     single.add_argument(
-        "--slow", metavar="DURATION", help="also show each one that took at least this long, such as 5ms"
+        "--slow", metavar="DURATION", help="also show each event that took at least this long, such as 5ms"
     )
-    single.add_argument("--each", action="store_true", help="also show every one")
-    show.add_argument("--sample", metavar="1/N", help="also show one in N, however long it took")
+    single.add_argument("--each", action="store_true", help="also show every event")
+    show.add_argument("--sample", metavar="1/N", help="also show one in N events, however long they took")
     show.add_argument(
         "--limit",
         metavar="COUNT",
-        help=f"show at most this many a second, count the others (default: {_SLOW_LIMIT} with --slow, else 0 for all)",
+        help=f"show at most this many a second, and count the others (default: {_SLOW_LIMIT} with --slow, else 0: all)",
     )
     show.add_argument("--stuck", metavar="DURATION", help="list what has been in flight for at least this long")
 
@@ -137,7 +135,9 @@ def add_lines(show: argparse._ActionsContainer) -> None:
     """Records as lines of columns."""
     lines = show.add_mutually_exclusive_group()
     lines.add_argument(
-        "--line", action="store_true", help="a line for each (with --slow or --sample: only those); the rest to stderr"
+        "--line",
+        action="store_true",
+        help="a line for each event (with --slow or --sample: only for those); everything else to stderr",
     )
     lines.add_argument("--csv", action="store_true", help="the same as CSV, with every stage")
     unit = show.add_mutually_exclusive_group()

@@ -21,8 +21,8 @@ def add(parser: argparse.ArgumentParser, one: str, every: str) -> None:
     group.add_argument(
         "--recorder",
         metavar="TIME|SIZE",
-        help=f"keep every {every} of this time, such as 30s, or in this much memory, such as 64M, until wptrace dump "
-        "or SIGUSR2 asks for a file of them",
+        help=f"keep every {every} of the last seconds, such as 30s, or in this much memory, such as 64M; wptrace "
+        "dump or SIGUSR2 writes them to a file",
     )
     group.add_argument("--recorder-at-end", action="store_true", help="write a dump when the trace ends")
     group.add_argument(

@@ -39,15 +39,17 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     """Add the file and the options that select a part of it."""
     from wptrace.capture.selection import QUESTIONS
 
-    parser.add_argument("capture_file", metavar="FILE", help="what a command wrote with --capture, or a folder of such")
+    parser.add_argument(
+        "capture_file", metavar="FILE", help="what a command wrote with --capture, or a directory of such files"
+    )
     which = parser.add_argument_group("which part of it")
     for one in QUESTIONS:
         flags = {"dev": ("-d", "--dev"), "pid": ("-p", "--pid")}.get(one.name, (f"--{one.name}",))
         action = "append" if one.repeatable else common.Once
         which.add_argument(*flags, action=action, metavar=one.metavar, help=one.words)
-    since = "from then on: 14:03, 'yesterday 14:03', or a duration after its start, such as 30s"
+    since = "from this time on: 14:03, 'yesterday 14:03', or a duration after the start, such as 30s"
     which.add_argument("--since", action=common.Once, metavar="TIME", help=since)
-    which.add_argument("--until", action=common.Once, metavar="TIME", help="up to then")
+    which.add_argument("--until", action=common.Once, metavar="TIME", help="up to this time")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,13 +67,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument(
         "--neighbours",
         action="store_true",
-        help="show who had the device meanwhile: exact for a capture with --each, else as the kernel counted it",
+        help="show who used the device while others waited: exact for a capture with --each, else as the kernel "
+        "counted it",
     )
     show.add_argument("--top", metavar="COUNT", help="at most this many rows, where they are ranked; 0: all")
-    show.add_argument("--exact", action="store_true", help="a row for each size")
+    show.add_argument("--exact", action="store_true", help="a row for each size, however many there are")
     show.add_argument("--folded", choices=("time", "count"), help="a line for each stack, for flame graphs")
     show.add_argument("--hist", metavar="STAGE", help="draw the histogram of a stage in the summary")
-    show.add_argument("--live", action="store_true", help="on the live screen, interval by interval as it was recorded")
+    show.add_argument("--live", action="store_true", help="show it on the live screen, at the pace of the recording")
     show.add_argument("--speed", metavar="FACTOR", help="with --live: replay this many times as fast (10, 0.5)")
     common.add_exports(show)
     show.add_argument(

@@ -33,7 +33,7 @@ def add_output(parser: argparse.ArgumentParser, show: argparse._ArgumentGroup) -
 
 def add_segments(which: argparse._ArgumentGroup) -> None:
     which.add_argument(
-        "--segments", action="store_true", help="events have each stretch of a stage, and each of their requests"
+        "--segments", action="store_true", help="events show when they were in which stage, and each of their requests"
     )
 
 
@@ -41,7 +41,7 @@ def add_waits(which: argparse._ArgumentGroup) -> None:
     which.add_argument(
         "--waits",
         metavar="DURATION",
-        help="say what operations waited for where a wait took at least this long (default: 1ms); 0: of all waits",
+        help="name what operations waited for, for waits of at least this long (default: 1ms; 0: all waits)",
     )
 
 

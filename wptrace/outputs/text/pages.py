@@ -19,7 +19,7 @@ HELP = (
     "? h        this help; Down goes on, any other key closes it",
     "p Space    pause: the screen stands still, counting goes on",
     "b          group by other labels: each alone, none, all",
-    "o          begin anew with rows by process, cgroup, file, thread, ...",
+    "o          a new trace with rows by process, cgroup, file, thread, ...",
     "D          write what the flight recorder has to a file (--recorder)",
     "d          devices apart, or added up",
     "s          sort by time, count, bytes, mean, p99, max; then as it was",
@@ -29,7 +29,7 @@ HELP = (
     "Enter      stages and histogram of that row; Left Right: of a stage",
     "Tab        the stories so far, newest last; Up Down scroll",
     "Esc        back",
-    "Ctrl-L     draw anew",
+    "Ctrl-L     redraw",
 )
 CHOSEN, OTHER = "> ", "  "
 _HELP_WIDTH = 100
