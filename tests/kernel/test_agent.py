@@ -203,7 +203,7 @@ def test_reloads_lose_nothing(disk: Disk, tmp_path: Path) -> None:
         assert scrape(status, disk, made) == made == 3000
         assert scrape(status, other, 70) == total(more) == 70
         deeper = agent.reload(CONFIG.format(dev=disk.name).replace("block", "path") + "[always.size]\n")
-        assert "a new start is needed for level of [always.io], dev of [always.io], [always.size]" in deeper
+        assert "a restart is needed for level of [always.io], dev of [always.io], [always.size]" in deeper
         written, said = agent.stop()
     assert f"  {made + 70:,} requests in " in written
     assert len(re.findall(r"agent\.toml again: ", said)) == len(seen) + 2
@@ -626,7 +626,7 @@ def test_a_collector_that_takes_nothing_costs_nothing_and_another_one_gets_it_al
     assert len({point.start_time_unix_nano for point in reads(collector, disk)}) == 1
     assert len([span for span in spans(collector) if not span.parent_span_id]) == made == 150
     assert re.search(
-        r"^wptrace: http://\S+/v1/metrics does not take metrics: connection refused; they wait$", said, re.M
+        r"^wptrace: http://\S+/v1/metrics does not accept metrics: connection refused; they are queued$", said, re.M
     )
 
 

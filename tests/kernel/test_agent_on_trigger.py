@@ -181,7 +181,7 @@ def test_the_folder_limits_the_file_of_a_run(disk: Disk, tmp_path: Path) -> None
         assert 0.999 * seen <= finished <= seen
         assert loss.keys() <= {"unseen"}
         pull(agent, "other")
-        assert "enough was dumped in the last 24 hours (daily)" in heard_until(agent, "does not load")
+        assert "the limit of dumps for 24 hours is reached (daily)" in heard_until(agent, "does not load")
         assert loaded(status)["daily"] == 1
         agent.stop()
     assert dump.stat().st_size >= 1 << 20

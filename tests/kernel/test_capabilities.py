@@ -81,11 +81,11 @@ def test_what_costs_something_is_named_by_its_capability(loop: Disk) -> None:
     )
     assert done.returncode == 0, done.stderr
     notes = json.loads(done.stdout.splitlines()[0])["notes"]
-    assert "the budget covers only the reader: run times take CAP_SYS_ADMIN, which is missing" in notes
+    assert "the budget covers only the reader: run times need CAP_SYS_ADMIN, which is missing" in notes
     done = run(*BOTH, sys.executable, "-m", "wptrace", "stacks", "--dev", loop.name, "--user", "--json", "0.1", "1")
     assert done.returncode == 0, done.stderr
     notes = json.loads(done.stdout.splitlines()[0])["notes"]
-    assert "names in user stacks of other users take CAP_SYS_PTRACE, which is missing" in notes
+    assert "names in user stacks of other users need CAP_SYS_PTRACE, which is missing" in notes
     if Path("/proc/sys/kernel/kptr_restrict").read_text() == "1\n":
         assert any("CAP_SYSLOG, which is missing" in note for note in notes)
 

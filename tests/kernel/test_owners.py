@@ -514,7 +514,7 @@ def test_each_call_has_its_operations(disk: Disk) -> None:
         assert times - skipped <= sent[call] <= times, sent
     # Seen as faults or not, their requests do not belong to a system call.
     notes = trace.lines[0]["notes"]
-    faults = not any(note.startswith("page faults of mapped files are no operations") for note in notes)
+    faults = not any(note.startswith("page faults of mapped files are not counted as operations") for note in notes)
     assert sent["page fault" if faults else "nobody"] == FAULTS, sent
     # The other faults, of mapped and synced pages, found the page in memory.
     waited = [row["count"] for row in totals(trace.summary, "owned_operation") if row["owner"] == "page fault"]

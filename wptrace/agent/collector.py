@@ -63,7 +63,7 @@ def endpoint(text: str) -> Endpoint:
     except ValueError as error:
         raise UsageError(f"{said}: {error}") from None
     if parts.scheme not in ("http", "https"):
-        raise UsageError(f"{said}: wptrace sends OTLP by HTTP alone, not by gRPC")
+        raise UsageError(f"{said}: wptrace sends OTLP over HTTP only, not over gRPC")
     if parts.username is not None or parts.password is not None:
         raise UsageError(f"{said}, without a password: {_OTLP}HEADERS may have one")
     if not host or port == 0 or parts.query or parts.fragment:
@@ -78,7 +78,7 @@ def collector(base: Endpoint | None, environment: Mapping[str, str]) -> Collecto
     for signal in SIGNALS:
         protocol = variables.of(signal, "PROTOCOL")[1] or _PROTOCOL
         if protocol != _PROTOCOL:
-            raise UsageError(f"{_OTLP}PROTOCOL is {quoted(protocol)}: wptrace sends {_PROTOCOL} alone")
+            raise UsageError(f"{_OTLP}PROTOCOL is {quoted(protocol)}: wptrace sends only {_PROTOCOL}")
         name = f"OTEL_{signal.upper()}_EXPORTER"
         exporter = environment.get(name) or "otlp"
         if exporter not in ("otlp", "none"):

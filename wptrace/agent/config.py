@@ -217,7 +217,7 @@ OTLP = Table(
             example=collector.DEFAULT,
         ),
         Key("interval", "how often metrics are sent", "1m", _to_an_hour),
-        Key("queue", "the most that waits while the collector takes nothing; the oldest is dropped", "8M", _keep),
+        Key("queue", "the most that is queued while the collector accepts nothing; the oldest is dropped", "8M", _keep),
         *_SERIES,
     ),
     optional=True,
@@ -240,7 +240,7 @@ TRIGGER = Table(
         Key("when", "the condition, checked each second", "io.read.total.p99 > 50ms for 30s", str, needed=True),
         Key("cooldown", "the pause after it has fired", "10m", seconds),
         Key("daily", "how often it fires in 24 hours at most", 10, _to_a_thousand),
-        Key("after", "how long it waits before it writes dumps, so that they have what follows", "5s", seconds),
+        Key("after", "the delay before dumps are written, so that they include what follows", "5s", seconds),
         Key("command", "a program and its arguments, run afterwards with the names of the dumps", [], _words),
     ),
     optional=True,
@@ -402,7 +402,7 @@ class _Reader:
             self._fault(f"there are {len(tables)} triggers; there is room for {_MOST_TRIGGERS}", _TRIGGER)
         for name, table in tables.items():
             if name == HAND:
-                self._fault(f"{HAND} is what a dump by SIGUSR2 is called: name the trigger otherwise", _TRIGGER, name)
+                self._fault(f"{HAND} is the name of dumps by SIGUSR2: give the trigger another name", _TRIGGER, name)
                 continue
             if not re.fullmatch(r"[A-Za-z0-9_-]{1,24}", name, re.ASCII):
                 self._fault(
@@ -461,7 +461,10 @@ class _Reader:
             read = self._table(ON_TRIGGER, given, _ON_TRIGGER, command) or {}
             if "recorder" in rest:
                 self._fault(
-                    "recorder is for [always.io]: what a trigger loads has no past", _ON_TRIGGER, command, "recorder"
+                    "recorder is for [always.io]: what a trigger loads has recorded nothing before",
+                    _ON_TRIGGER,
+                    command,
+                    "recorder",
                 )
             for number, name in enumerate(read["triggers"] or ()):
                 if name not in triggers:

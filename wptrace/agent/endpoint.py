@@ -209,13 +209,13 @@ class Endpoint(QuietConsumer):
         method, _, rest = first.partition(" ")
         path, _, version = rest.partition(" ")
         if not end or not version.startswith("HTTP/1."):
-            return _response(400, Answer("text/plain", "This is no request of HTTP/1.\n"))
+            return _response(400, Answer("text/plain", "This is not an HTTP/1 request.\n"))
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         if method not in ("GET", "HEAD"):
             return _response(405, Answer("text/plain", "GET /metrics\n"))
         path = path.partition("?")[0]
         if path not in ("/metrics", "/"):
-            return _response(404, Answer("text/plain", "There is /metrics.\n"))
+            return _response(404, Answer("text/plain", "Metrics are at /metrics.\n"))
         code, answer = 200, Answer("text/plain; charset=utf-8", _READY)
         if path == "/metrics":
             try:

@@ -53,7 +53,7 @@ class Lines(Reports):
                 self._dropped += 1
                 continue
             if self._dropped:
-                say(f"{self._dropped:,} slow ones of {self._trace.flow.name} are not shown: nobody took their lines")
+                say(f"{self._dropped:,} slow events of {self._trace.flow.name} are not shown: nobody read their lines")
                 self._dropped = 0
 
     def list_in_flight(self) -> None:

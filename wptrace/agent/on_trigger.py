@@ -239,7 +239,7 @@ class Runs(QuietConsumer):
         if slot.run is not None:
             return RUNNING, "it is loaded already"
         if not self._actions.most(now):
-            return DAILY, "enough was dumped in the last 24 hours (daily)"
+            return DAILY, "the limit of dumps for 24 hours is reached (daily)"
         if owed := self._ledger.owed_s():
             return BUDGET, f"earlier runs took {duration(owed * 1e9)} of CPU that the budget does not cover yet"
         return "", ""

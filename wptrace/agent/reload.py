@@ -33,7 +33,7 @@ class Plan(NamedTuple):
 
     def __str__(self) -> str:
         words = f"read {self.config.file} again: {', '.join(self.changed) or 'nothing'} changed"
-        return f"{words}; a new start is needed for {', '.join(self.left)}" if self.left else words
+        return f"{words}; a restart is needed for {', '.join(self.left)}" if self.left else words
 
 
 def hooks(flows: Sequence[Flow]) -> dict[str, frozenset[str]]:

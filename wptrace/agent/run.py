@@ -170,7 +170,7 @@ class Agent:
         try:
             self._control = Control(self.trigger)
         except OSError as error:
-            say(f"nobody can ask by --trigger: {error.strerror}")
+            say(f"--trigger cannot reach this agent: {error.strerror}")
         else:
             session.reader.attend(self._control.fd, self._control.serve)
 

@@ -178,7 +178,7 @@ class Sender:
             try:
                 rejected, why = self._post(target, one)
             except LaterError as error:
-                words = f"{target.endpoint} does not take {self._signal}: {error}; they wait"
+                words = f"{target.endpoint} does not accept {self._signal}: {error}; they are queued"
                 self._troubled = self._trouble("waits", words, 0) or self._troubled
                 with self._changed:
                     self._under_way = False
@@ -200,7 +200,7 @@ class Sender:
                 )
             if self._troubled:
                 self._troubled = False
-                self._say(f"{target.endpoint} takes {self._signal} again")
+                self._say(f"{target.endpoint} accepts {self._signal} again")
 
     def _rest(self, target: Target, seconds: float) -> None:
         """Wait with the lock held, unless there is another target or an end."""
@@ -294,7 +294,7 @@ def _exchange(target: Target, one: _Waiting) -> tuple[int, str, bytes]:
         if connection.is_late:
             raise TimeoutError
         if answer.length and len(body) <= _LONGEST_ANSWER:
-            raise LaterError("its answer is shorter than it says")
+            raise LaterError("its answer is shorter than announced")
         if len(body) > _LONGEST_ANSWER and 200 <= answer.status < 300:
             raise RefusedError(f"its answer has more than {_LONGEST_ANSWER:,} bytes")
         return answer.status, answer.getheader("Retry-After", ""), body
@@ -311,7 +311,7 @@ def _exchange(target: Target, one: _Waiting) -> tuple[int, str, bytes]:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, http.client.HTTPException) and not isinstance(error, ConnectionError):
-        return "its answer is no HTTP/1.1 (a port for gRPC?)"
+        return "its answer is not HTTP/1.1 (a gRPC port?)"
     said = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
     return f"{said[:1].lower()}{said[1:_MOST_OF_A_MESSAGE]}"
 

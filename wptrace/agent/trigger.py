@@ -81,7 +81,7 @@ class Actions(QuietConsumer):
         files = self._dump(now, True) if due and left else []
         for _, name, command in due:
             if not left:
-                self._say(f"trigger {name} writes nothing: enough was dumped in the last 24 hours (daily)")
+                self._say(f"trigger {name} writes nothing: the limit of dumps for 24 hours is reached (daily)")
             self._run(name, command, files)
 
     def _dump(self, now: float, counts: bool) -> list[Path]:
@@ -259,7 +259,9 @@ class PressureWatch(Watch):
                 if made.fd >= 0:
                     self._reader.attend(made.fd, self._wake, select.POLLPRI)
                 else:
-                    self._say(f"trigger {name} is looked at once a second: the kernel wakes nobody ({made.refused})")
+                    self._say(
+                        f"trigger {name} is checked once a second: the kernel cannot notify wptrace ({made.refused})"
+                    )
         self._sleep()
 
     def _wake(self) -> None:

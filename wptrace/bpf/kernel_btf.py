@@ -156,5 +156,5 @@ def module_descriptor(name: str) -> int:
             return int(fd)
         os.close(fd)
     refused |= fd == -errno.EPERM
-    why = "it takes CAP_SYS_ADMIN, which is missing" if refused else None
+    why = "it needs CAP_SYS_ADMIN, which is missing" if refused else None
     raise UnsupportedError(f"the type information of the module {name} cannot be read", why)

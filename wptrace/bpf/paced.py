@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program that runs on a counter of cycles of each CPU, so often by the real clock."""
+"""A program that runs on a cycle counter of each CPU, so often by the real clock."""
 
 from __future__ import annotations
 

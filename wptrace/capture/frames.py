@@ -59,7 +59,7 @@ LONGEST_TEXT = 1 << 22
 
 class DamagedError(WptraceError):
     def __init__(self, path: Path, place: int) -> None:
-        super().__init__(f"{path} is damaged: what begins at {place:,} makes no sense")
+        super().__init__(f"{path} is damaged: what begins at byte {place:,} makes no sense")
 
 
 class TornError(DamagedError):
@@ -306,7 +306,7 @@ def _seed(path: Path, first: bytes, place: int = 0) -> int:
     if not first.startswith(_MAGIC):
         raise WptraceError(f"{path} is not a capture of wptrace", "wptrace io --each --capture FILE makes one")
     if len(first) < _FIRST.size:
-        raise WptraceError(f"{path} has nothing in it: its trace was cut off before it began")
+        raise WptraceError(f"{path} is empty: its trace was cut off before it began")
     _, version, seed, _ = _FIRST.unpack(first)
     if not _is_segment(first):
         raise DamagedError(path, place)

@@ -327,14 +327,14 @@ class _Made:
     def notes(self) -> list[str]:
         found = []
         if self.traces > 1:
-            found.append(f"the capture was put together of {self.traces} traces")
+            found.append(f"the capture was put together from {self.traces} traces")
         if len(self._filters) > 1:
             found.append("they had different filters: those of the first one are shown")
         if self.partial:
             found.append("segments of the capture are missing: figures are those of the intervals that are there")
         if self.ends < self.traces:
             whose = "its trace was" if self.traces == 1 else f"{self.traces - self.ends} of them were"
-            found.append(f"the capture has no end: {whose} cut off, and what it told last may be missing")
+            found.append(f"the capture has no end: {whose} cut off, and its last results may be missing")
         return found
 
 

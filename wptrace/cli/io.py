@@ -154,7 +154,7 @@ def _workload(options: argparse.Namespace) -> Iterator[Workload | None]:
     if options.pid is not None or options.tid is not None:
         raise UsageError("--pid and --tid name another process than the command after --: use one of them")
     if options.count is not None:
-        raise UsageError("a command ends the trace when it ends: use it without COUNT")
+        raise UsageError("the trace ends when the command does: use it without COUNT")
     from wptrace.engine.workload import Workload
     from wptrace.kernel.privileges import require_tracing
 

@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _refuse(options.command, unknown)
     if workload is not None:
         if "workload" not in options:
-            raise UsageError(f"wptrace {options.command} runs no command: what stands after -- is for wptrace io")
+            raise UsageError(f"wptrace {options.command} does not run commands: only wptrace io takes one after --")
         if not workload:
             raise UsageError("name the command to run after --")
         options.workload = workload

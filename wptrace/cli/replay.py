@@ -176,7 +176,7 @@ def _require_one_form(options: argparse.Namespace) -> None:
                 raise UsageError(f"--live shows a screen, which --{name} does not: choose one")
     for name in ("json", "line", "csv", "hist"):
         if options.folded and getattr(options, name):
-            raise UsageError(f"--folded shows a line for each stack, and not --{name}: choose one")
+            raise UsageError(f"--folded and --{name} cannot be used together: choose one")
     if options.summary and options.sample is not None:
         raise UsageError("--summary shows no events, but --sample does: choose one")
     if options.to is None:
@@ -231,7 +231,7 @@ def _require(options: argparse.Namespace, head: Head) -> None:
         has = "the records of the recorder do not have it" if head.of_events else has
         others = ", ".join(owned.answered(head))
         raise UsageError(
-            f"--by {options.by} cannot be answered: {has}", f"its events answer {others}" if others else None
+            f"--by {options.by} cannot be answered: {has}", f"from its events, --by can be {others}" if others else None
         )
     if options.folded and head.view != "stacks":
         raise UsageError("--folded needs a capture of wptrace stacks")
@@ -290,7 +290,7 @@ def _times(options: argparse.Namespace, head: Head) -> tuple[int | None, int | N
         raise UsageError(f"--since {options.since} is later than --until {options.until}")
     for (option, text), at_ns in zip(given, (since_ns, until_ns)):
         if at_ns is not None and at_ns > time.time_ns():
-            raise UsageError(f"{option} {text} has not come yet: the capture begins {_shown_time(head.began_ns)}")
+            raise UsageError(f"{option} {text} is in the future: the capture begins {_shown_time(head.began_ns)}")
     return since_ns, until_ns
 
 

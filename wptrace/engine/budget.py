@@ -57,7 +57,7 @@ class Meter:
                 self._statistics = statistics
             except WptraceError as error:
                 lacking = isinstance(error, NotPermittedError) and "CAP_SYS_ADMIN" not in privileges.effective()
-                self.refused = "run times take CAP_SYS_ADMIN, which is missing" if lacking else error.message
+                self.refused = "run times need CAP_SYS_ADMIN, which is missing" if lacking else error.message
         self._begin = self._read()
 
     def end(self) -> Cost:
@@ -165,7 +165,7 @@ class Keeper:
     def notes(self) -> list[str]:
         order = ", ".join(dict.fromkeys(step.kind.less for step in self._steps))
         limit = f"{self._policy.limit * 100:.3g}%"
-        found = [f"a budget of {limit} of the busy CPU time: to keep it, wptrace does less of {order}, in this order"]
+        found = [f"a budget of {limit} of the busy CPU time: to stay within it, wptrace cuts {order}, in this order"]
         if self._meter.refused:
             found.append(f"the budget covers only the reader: {self._meter.refused}")
         return found

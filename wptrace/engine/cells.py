@@ -144,7 +144,7 @@ class Cells:
         self._followed: dict[int, tuple[Any, Group]] = dict(enumerate(enumerate(groups)))
         self._next = len(self._followed)
         self._keys: list[tuple[int, Any]] | None = None
-        """The numbers and keys of what is followed, made when they are needed."""
+        """The numbers and keys of what is traced, made when they are needed."""
         self.changed: set[int] = set()
         """Numbers of elements that changed in the last read."""
         self._fresh: set[Group] = set()

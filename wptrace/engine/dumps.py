@@ -89,7 +89,7 @@ class Dumps:
         if len(self._made) == self._options.hourly and now - self._made[0] < _HOUR_S:
             if self._told != self._made[0]:
                 times = f"{self._options.hourly} times in the last hour"
-                self._say(f"something was slow, and the recorder was written {times}: no more for now")
+                self._say(f"something was slow, but the recorder was written {times}: no more for now")
             self._told = self._made[0]
             return
         self._made.append(now)

@@ -13,7 +13,7 @@ HOOK = Hook(
     "a cgroup is removed",
     ("cgroup_removed_raw_tp",),
     (),
-    "a cgroup that is gone before its name is looked up has a number for a name",
+    "a cgroup that is gone before its name is looked up is shown by its number",
     required=False,
 )
 _KEPT = 1024

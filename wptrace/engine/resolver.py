@@ -17,7 +17,7 @@ from wptrace.engine.hooks import Hook, Way
 from wptrace.errors import LibbpfError, NotPermittedError, UnsupportedError, VerifierError, WptraceError
 from wptrace.model.diagnosis import Attempt
 
-OF_MODULES = "whose functions are observed with CAP_SYS_ADMIN alone"
+OF_MODULES = "whose functions can be observed only with CAP_SYS_ADMIN"
 _KPROBES = Path("/sys/bus/event_source/devices/kprobe")
 
 

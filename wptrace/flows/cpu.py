@@ -80,7 +80,7 @@ _STAGES = (
         _W,
         _R,
         "a task that could run waits in a run queue",
-        "more wants the CPUs than there are, priorities or quotas hold it back, or it may run on few CPUs only",
+        "more tasks want CPUs than there are, priorities or quotas hold it back, or it may run on few CPUs only",
     ),
     Stage(
         "run",

@@ -111,7 +111,7 @@ class IrqoffFlow(Flow):
         ),
         Hook(
             _LOOKS,
-            "look by a counter of cycles",
+            "look by a cycle counter",
             (_LOOK,),
             ("irqoff",),
             "stacks are those at the end of a period, not inside it",
@@ -229,10 +229,10 @@ class IrqoffFlow(Flow):
         if self._options.counter == NONE:
             return late
         if not loaded.sections(_LOOKS):
-            return f"no counter of cycles works here ({loaded.attempts.reason(_LOOKS)}); {late}"
+            return f"no cycle counter works here ({loaded.attempts.reason(_LOOKS)}); {late}"
         samples, nmis = self._trial()
         if not nmis:
-            why = f"the counter of cycles {'interrupts by no NMI' if samples else 'does not count'} here"
+            why = f"the cycle counter {'does not interrupt by NMI' if samples else 'does not count'} here"
             if self._options.counter == AUTO:
                 loaded.drop(_LOOKS)
                 return f"{why}; {late}"
@@ -240,7 +240,7 @@ class IrqoffFlow(Flow):
                 raise UnsupportedError(why, hint="--counter auto does without")
             late = f"{why}: it sees a period when that is over; {late}"
         self._sampler = Paced(loaded.obj.progs[_LOOK], self._tick_ns, self._since)
-        return late if not nmis else f"hardware: {ticks}, stacks from inside a period by NMIs of a counter of cycles"
+        return late if not nmis else f"hardware: {ticks}, stacks from inside a period by NMIs of a cycle counter"
 
     def _trial(self) -> tuple[int, int]:
         """Return how often the counter ran the program, and how often in an NMI."""

@@ -220,7 +220,7 @@ class Frames:
         if user:
             notes.append("user stacks follow frame pointers: code that was built without them shows few frames")
             if "CAP_SYS_PTRACE" not in privileges.effective():
-                notes.append("names in user stacks of other users take CAP_SYS_PTRACE, which is missing")
+                notes.append("names in user stacks of other users need CAP_SYS_PTRACE, which is missing")
         return notes
 
     def add_process(self, tgid: int, comm: bytes) -> None:

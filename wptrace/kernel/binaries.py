@@ -59,7 +59,7 @@ def look_up(name: str) -> str:
     """The path of a program by its name, as a shell finds it; a path stays as it is."""
     if "/" in name:
         if not name.startswith("/"):
-            raise UsageError(f"{name} is neither a whole path nor a name")
+            raise UsageError(f"{name} is neither an absolute path nor a plain name")
         return name
     for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
         path = os.path.join(folder, name)  # noqa: PTH118 - the folder may be anything

@@ -96,13 +96,15 @@ def _trusted_link(path: Path) -> bool:
 def _check(path: Path, found: os.stat_result, what: str) -> None:
     kind = stat.S_IFMT(found.st_mode)
     if kind == stat.S_IFLNK:
-        raise UsageError(f"{path} is a link: {what} goes into a file of its own")
+        raise UsageError(f"{path} is a link, and {what} is not written through links")
     if kind in (stat.S_IFCHR, stat.S_IFBLK) or _is_standard(found):
         return
     if found.st_uid != os.geteuid():
-        raise UsageError(f"{path} belongs to another user: {what} goes into a file of its own")
+        raise UsageError(f"{path} belongs to another user, and {what} is not written to files of others")
     if kind == stat.S_IFREG and found.st_nlink > 1:
-        raise UsageError(f"{path} has {found.st_nlink} hard links: {what} goes into a file of its own")
+        raise UsageError(
+            f"{path} has {found.st_nlink} hard links, and {what} is not written to files with several names"
+        )
 
 
 def _lock(path: Path, fd: int) -> None:

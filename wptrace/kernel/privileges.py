@@ -55,7 +55,7 @@ def hidden_addresses() -> str:
     """Why /proc/kallsyms shows this process no addresses (kallsyms_show_value in kernel/ksyms_common.c)."""
     if "CAP_SYSLOG" in effective():
         return "kernel.kptr_restrict hides them from all"
-    return "it takes CAP_SYSLOG, which is missing, and kernel.kptr_restrict below 2"
+    return "it needs CAP_SYSLOG, which is missing, and kernel.kptr_restrict below 2"
 
 
 def _lacking(held: set[str]) -> list[str]:
@@ -70,7 +70,7 @@ def advice() -> str:
         both = len(lacking) == 2
         return f"run it with sudo, or grant {'both capabilities' if both else f'{lacking[0]} as well'}"
     if "CAP_SYS_ADMIN" not in held:
-        known = "it takes CAP_SYS_ADMIN, which is missing, or a policy (lockdown, an LSM) refuses it"
+        known = "it needs CAP_SYS_ADMIN, which is missing, or a policy (lockdown, an LSM) refuses it"
         more = "; before Linux 5.11 it may be the limit of locked memory (ulimit -l)"
         return known + (more if memlock() >= 0 and "CAP_SYS_RESOURCE" not in held else "")
     return "this kernel's policy (lockdown, an LSM) refuses it: see wptrace doctor"

@@ -24,9 +24,9 @@ RECURSION = Cause("recursion", "the kernel skipped a program that was already ru
 INCONSISTENT = Cause("inconsistent", "a figure of the kernel was smaller than before, and added nothing")
 
 MISTAKEN_STACK = Cause("mistaken_stack", "one of 128 stacks is walked to check it: it had been taken for another one")
-OVERWRITTEN = Cause("overwritten", "in a dump: the recorder had room for newer records alone")
+OVERWRITTEN = Cause("overwritten", "in a dump: newer records took its place")
 TORN = Cause("torn", "in a dump: a record was being written while the recorder was read")
-EARLIER = Cause("earlier", "in a dump: a record is older than its begin, from which on nothing is missing")
+EARLIER = Cause("earlier", "in a dump: a record is older than the start of the dump, after which nothing is missing")
 UNNAMED = Cause("unnamed", "in a dump: the name of a thread or the path of a file is not known")
 UNRECORDED = Cause("unrecorded", "the recorder lost a record: an interrupt came while one was begun")
 CAUSES = (UNMATCHED_START, UNMATCHED_END, STATE_FULL, RING_FULL, READER_OVERLOAD, RECURSION, INCONSISTENT)

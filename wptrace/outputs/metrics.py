@@ -250,7 +250,7 @@ class Derived:
             (*prefix, "duration"),
             self._of_stages,
             "seconds",
-            "The whole of each, by owner; others is all of whom there are no series.",
+            "The whole of each, by owner; others has all owners without series of their own.",
         )
         for group, found in leading.cells.items():
             labels, restarts = _of_owner(group, owned)
@@ -352,10 +352,8 @@ class Derived:
             self._family(("hook", "missing"), "gauge", "", "Hooks that nothing can observe here, and why.").add(
                 (flow, label("hook", hook), label("why", why)), 1
             )
-        self._family(("map",), "gauge", "bytes", "Memory that the kernel has for the flow's maps.").add(
-            (flow,), cost.map_bytes
-        )
-        self._family(("records",), "counter", "", "Records that came by the flow's ring.").add((flow,), cost.records)
+        self._family(("map",), "gauge", "bytes", "Kernel memory of the flow's maps.").add((flow,), cost.map_bytes)
+        self._family(("records",), "counter", "", "Records read from the flow's ring.").add((flow,), cost.records)
         if process.bpf_is_timed:
             self._family(("bpf", "runs"), "counter", "", "Runs of BPF programs.").add((flow,), cost.bpf_runs)
             self._family(("bpf", "run"), "counter", "seconds", "Run time of BPF programs.").add(
@@ -365,7 +363,7 @@ class Derived:
     def _of_process(self, process: Process) -> None:
         for name, type, unit, help, value in (  # noqa: A001
             (("reader", "cpu"), "counter", "seconds", "CPU time of the process that traces.", process.cpu_s),
-            (("memory",), "gauge", "bytes", "The most memory that it has had.", process.memory_bytes),
+            (("memory",), "gauge", "bytes", "Peak memory of the process that traces.", process.memory_bytes),
             (("start", "time"), "gauge", "seconds", "When it started.", process.started_s),
         ):
             self._family(name, type, unit, help).add((), value)
@@ -385,7 +383,9 @@ class Derived:
             self._family(("otlp", "sent"), "counter", "", "Data points and spans that the collector has accepted.").add(
                 (signal,), sent.sent
             )
-            lost = self._family(("otlp", "lost"), "counter", "", "Data points and spans that it never got, by cause.")
+            lost = self._family(
+                ("otlp", "lost"), "counter", "", "Data points and spans that did not reach it, by cause."
+            )
             for cause, count in sent.lost.items():
                 lost.add((signal, label("cause", cause)), count)
             self._family(("otlp", "queue"), "gauge", "bytes", "What waits to be sent.").add((signal,), sent.queue_bytes)

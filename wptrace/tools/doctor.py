@@ -101,7 +101,7 @@ def _btf() -> Check:
     if modules or not Path("/proc/modules").exists() or not Path("/proc/modules").read_text():
         return Check("BTF", OK, f"{detail}, {modules} modules")
     return Check(
-        "BTF", DEGRADED, f"{detail}, none of modules", "drivers and file systems in modules offer tracepoints alone"
+        "BTF", DEGRADED, f"{detail}, none of modules", "drivers and file systems in modules offer only tracepoints"
     )
 
 

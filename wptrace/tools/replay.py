@@ -202,7 +202,7 @@ class _Replay:
         if self._of_singles and not self._head.of_events:
             notes.append("figures are those of the events of the capture, and not of its rows")
             if not self._head.each:
-                notes.append("that is not each of them: the others are in no figure")
+                notes.append("the capture does not have every event: the others are in no figure")
         filters = {**start.filters, **wanted.selection.described}
         if self._owned is not None:
             notes.append(owned.NOTE.format(wanted.by))

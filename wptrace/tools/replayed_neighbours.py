@@ -41,7 +41,7 @@ def owners(head: Head, by: str | None) -> str:
     elif not head.each:
         lacking = "without --each, so that not every request is in it"
     elif by not in BY and not has_texts(head, by):
-        lacking = f"records do not tell owners by {by}"
+        lacking = f"records do not have owners by {by}"
     else:
         return by
     if not counted:

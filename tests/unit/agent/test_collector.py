@@ -82,9 +82,9 @@ def test_attributes_of_the_resource() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("127.0.0.1:4318", "wptrace sends OTLP by HTTP alone, not by gRPC"),
-        ("grpc://a:4317", "wptrace sends OTLP by HTTP alone, not by gRPC"),
-        ("//a:4317", "wptrace sends OTLP by HTTP alone, not by gRPC"),
+        ("127.0.0.1:4318", "wptrace sends OTLP over HTTP only, not over gRPC"),
+        ("grpc://a:4317", "wptrace sends OTLP over HTTP only, not over gRPC"),
+        ("//a:4317", "wptrace sends OTLP over HTTP only, not over gRPC"),
         ("http://user:secret@a:1", "without a password: OTEL_EXPORTER_OTLP_HEADERS may have one"),
         ("http://", "with a host, and without"),
         ("http://a:0", "with a host, and without"),
@@ -111,8 +111,8 @@ def test_what_is_no_endpoint(text: str, said: str) -> None:
     [
         (f"{E}ENDPOINT", "a:1", "OTEL_EXPORTER_OTLP_ENDPOINT must be a URL such as"),
         (f"{E}TRACES_ENDPOINT", "grpc://a", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT must be a URL such as"),
-        (f"{E}PROTOCOL", "grpc", "OTEL_EXPORTER_OTLP_PROTOCOL is grpc: wptrace sends http/protobuf alone"),
-        (f"{E}METRICS_PROTOCOL", "http/json", "is http/json: wptrace sends http/protobuf alone"),
+        (f"{E}PROTOCOL", "grpc", "OTEL_EXPORTER_OTLP_PROTOCOL is grpc: wptrace sends only http/protobuf"),
+        (f"{E}METRICS_PROTOCOL", "http/json", "is http/json: wptrace sends only http/protobuf"),
         (f"{E}TIMEOUT", "10s", "OTEL_EXPORTER_OTLP_TIMEOUT is 10s: it must be milliseconds, from 1 to 600000"),
         (f"{E}TIMEOUT", "0", "is 0: it must be milliseconds"),
         (f"{E}TIMEOUT", "600001", "is 600001: it must be milliseconds"),

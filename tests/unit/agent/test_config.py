@@ -93,7 +93,7 @@ def test_optional_tables_are_printed_as_comments_that_can_be_used() -> None:
         ("trigger = 1", "line 1, column 11: trigger must be a table of tables: [trigger.slow]"),
         ("[trigger]\nx = 1", "line 2, column 5: trigger.x must be a table: [trigger.x]"),
         ("[trigger.x]\n", "line 1, column 1: [trigger.x] lacks when: the condition, checked each second"),
-        ("[trigger.hand]\n", "line 1, column 1: hand is what a dump by SIGUSR2 is called: name the trigger otherwise"),
+        ("[trigger.hand]\n", "line 1, column 1: hand is the name of dumps by SIGUSR2: give the trigger another name"),
         ("[trigger.x]\nwhen = 'io.total.p99 > 5'", "line 2, column 9: the duration '5' has no unit"),
         (f"{SLOW}daily = 0", "line 3, column 9: daily must be a number from 1 to 1,000"),
         (f"{SLOW}daily = true", "line 3, column 9: daily must be a whole number, such"),
@@ -130,7 +130,7 @@ def test_what_is_no_toml_is_said_at_its_place(text: str, fault: str) -> None:
 def test_a_variable_that_is_wrong_is_said_at_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
     (found,) = faults("[agent]\n[otlp]\n")
-    assert found == "line 2, column 1: OTEL_EXPORTER_OTLP_PROTOCOL is grpc: wptrace sends http/protobuf alone"
+    assert found == "line 2, column 1: OTEL_EXPORTER_OTLP_PROTOCOL is grpc: wptrace sends only http/protobuf"
     # Without the table there is no OTLP.
     assert config.parse("", "x", make).otlp is None
 

@@ -60,4 +60,4 @@ def test_a_journal_that_takes_nothing_holds_nobody_up(
         assert time.perf_counter() - begin < 30
         assert set(drained(journal)) == set(b"x")
         lines.events([request()])
-        assert drained(journal) == b"4000000\nwptrace: 3 slow ones of fake are not shown: nobody took their lines\n"
+        assert drained(journal) == b"4000000\nwptrace: 3 slow events of fake are not shown: nobody read their lines\n"

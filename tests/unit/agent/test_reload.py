@@ -73,13 +73,13 @@ SLOW = '[trigger.slow]\nwhen = "io.read.total.p99 > 50ms"\n'
         (SLOW, SLOW.replace("50", "60"), "[trigger.slow] changed"),
         (SLOW, "", "[trigger.slow] changed"),
         ("", SLOW, "[trigger.slow] changed"),
-        ("[always.io]\nlevel='path'", "[always.io]\nlevel='block'", "new start is needed for level of [always.io]"),
-        ("[always.io]\n", "[always.size]\n", "new start is needed for [always.io], [always.size]"),
+        ("[always.io]\nlevel='path'", "[always.io]\nlevel='block'", "restart is needed for level of [always.io]"),
+        ("[always.io]\n", "[always.size]\n", "restart is needed for [always.io], [always.size]"),
         # A flow that cannot change its devices.
         (
             "[always.io]\n",
             "[always.io]\ndev = ['sda']\n",
-            "nothing changed; a new start is needed for dev of [always.io]",
+            "nothing changed; a restart is needed for dev of [always.io]",
         ),
     ],
 )
@@ -92,9 +92,9 @@ def test_what_changed_is_said_by_the_names_of_the_file(before: str, after: str, 
     [
         ("dev = ['sda', 'sdb']", "dev of [always.io] changed"),
         ("dev = ['a', 'b', 'c', 'd', 'e']", "dev of [always.io] (there is no room for d, e)"),
-        ("dev = []", "a new start is needed for dev of [always.io]"),
-        ("", "a new start is needed for dev of [always.io]"),
-        ("dev = ['sdb']\nhooks = ['start']", "a new start is needed for dev of [always.io], hooks of [always.io]"),
+        ("dev = []", "a restart is needed for dev of [always.io]"),
+        ("", "a restart is needed for dev of [always.io]"),
+        ("dev = ['sdb']\nhooks = ['start']", "a restart is needed for dev of [always.io], hooks of [always.io]"),
     ],
 )
 def test_devices_change_where_the_programs_that_are_there_see_them(settings: str, said: str) -> None:

@@ -137,9 +137,9 @@ def test_what_may_be_taken_later_is_sent_again_until_it_is(journal: Journal, ans
         wait_until(lambda: made.delivery.sent == 8, "all are counted")
         assert [one.message for one in found] == [b"one"] * (len(answers) + 1) + [b"two"]
         assert lost(made) == {}
-        assert journal.has("does not take metrics: ")
+        assert journal.has("does not accept metrics: ")
         # Reported once, however often it happens.
-        wait_until(lambda: journal.has("takes metrics again"), "the end of the trouble")
+        wait_until(lambda: journal.has("accepts metrics again"), "the end of the trouble")
         assert len(journal.lines) == 2
 
 
@@ -180,7 +180,7 @@ def test_what_is_rejected_in_part_is_counted_and_said(journal: Journal) -> None:
 def test_a_collector_that_never_answers_is_left(journal: Journal) -> None:
     with silent() as (url, _), sending(journal, target(url, timeout_s=0.2)) as made:
         made.push(Message(b"one", 1))
-        wait_until(lambda: journal.has("no answer within 0.2 s; they wait"), "the timeout")
+        wait_until(lambda: journal.has("no answer within 0.2 s; they are queued"), "the timeout")
         assert made.delivery.queue_bytes > 0
 
 
@@ -218,7 +218,7 @@ def test_a_dead_collector_costs_so_many_bytes_and_the_oldest_messages(journal: J
         for body in bodies:
             made.push(Message(body, 1))
             assert made.delivery.queue_bytes <= 10_000
-        wait_until(lambda: journal.has("connection refused; they wait"), "the first try")
+        wait_until(lambda: journal.has("connection refused; they are queued"), "the first try")
         kept = 100 - lost(made)["queue_full"]
         assert 7 <= kept <= 9
         # Each message arrives once, or is counted.
@@ -253,7 +253,7 @@ def test_another_target_is_tried_at_once_and_gets_what_waits(journal: Journal, m
     monkeypatch.setattr(sender, "_FIRST_PAUSE_S", 3600.0)
     with collecting() as collector, sending(journal, target(nobody())) as made:
         made.push(Message(b"one", 1))
-        wait_until(lambda: journal.has("they wait"), "the first try")
+        wait_until(lambda: journal.has("they are queued"), "the first try")
         made.push(Message(b"two", 1))
         made.send_to(target(collector.url), ROOM)
         assert [one.message for one in collector.wait_for(2)] == [b"one", b"two"]

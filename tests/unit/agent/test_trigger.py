@@ -324,7 +324,7 @@ def test_so_much_is_dumped_a_day_and_by_hand_more(
     actions = Actions(session.traces, Room(tmp_path, 1 << 30), Daily(0), children, said.append)
     actions.after(clock.now, "slow", ("notify",))
     actions.turn(clock.now)
-    assert said == ["trigger slow writes nothing: enough was dumped in the last 24 hours (daily)"]
+    assert said == ["trigger slow writes nothing: the limit of dumps for 24 hours is reached (daily)"]
     assert ([one.words for one in children.commands], recorder.dumps) == ([["notify"]], [])
     actions.by_hand(clock.now)
     assert len(recorder.dumps) == 1
@@ -353,5 +353,5 @@ def test_the_end_keeps_to_what_may_be_dumped_a_day(
     daily.add(clock.now, 100)
     actions.after(clock.now + 30.0, "slow", ("notify",))
     actions.end()
-    assert said == ["trigger slow writes nothing: enough was dumped in the last 24 hours (daily)"]
+    assert said == ["trigger slow writes nothing: the limit of dumps for 24 hours is reached (daily)"]
     assert ([one.words for one in children.commands], recorder.dumps) == ([["notify"]], [])

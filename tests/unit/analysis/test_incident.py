@@ -189,9 +189,10 @@ def test_a_kind_that_came_only_while_it_was_slow_has_no_baseline() -> None:
     assert incident.beginning is None
     text = "\n".join(lines(incident, dates=False))
     assert (
-        "the median of others is 40.0 ms, which all came with it: before, that of other operations was 900 us" in text
+        "the median of others is 40.0 ms, but all of these came with it; "
+        "before, the median of other operations was 900 us" in text
     )
-    assert "how long others of its kind take as a rule is not known" in text
+    assert "how long others of its kind usually take is not known" in text
     assert "not unusual" not in text
     assert as_json(incident)["before_ns"] == 900 * US
 

@@ -254,7 +254,7 @@ def test_it_says_where_the_kernels_figures_are_shown(
         (ALL._replace(filters={"pid": 7}), ABOUT, "with --pid, so that who else had the device is not in it"),
         (ALL, ABOUT._replace(each=False), "without --each, so that not every request is in it"),
         (ALL._replace(level="block"), ABOUT, "it has no owners of requests"),
-        (ALL._replace(filters={"by": "file"}), ABOUT, "records do not tell owners by file"),
+        (ALL._replace(filters={"by": "file"}), ABOUT, "records do not have owners by file"),
     ],
 )
 def test_what_cannot_be_known(start: Start, about: About, sentence: str, obj: BpfObject, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_captures_may_be_put_one_behind_the_other(
     both = joined(tmp_path / "both.wpt", one.read_bytes(), other.read_bytes())
     start, *events, summary = replayed(both, capsys)
     notes = start["notes"][1:]
-    assert notes[0] == "the capture was put together of 2 traces"
+    assert notes[0] == "the capture was put together from 2 traces"
     assert [note.partition(":")[0] for note in notes[1:]] == ["the capture has no end"] * (ends != (True, True))
     assert [event["total_ns"] for event in events] == [*range(8), *range(8)]
     assert counted(summary) == of([*range(8), *range(8)])

@@ -182,10 +182,10 @@ def test_events_of_a_time_in_which_no_interval_ends(file: Path, capsys: pytest.C
         (["--by=call"], "--by call cannot be answered: the capture was made without --by"),
         (["--neighbours"], "--neighbours cannot be answered: the capture was made without --neighbours"),
         (["--folded=time"], "--folded needs a capture of wptrace stacks"),
-        (["--folded=time", "--json"], "--folded shows a line for each stack, and not --json: choose one"),
-        (["--folded=time", "--line"], "--folded shows a line for each stack, and not --line: choose one"),
-        (["--folded=count", "--csv"], "--folded shows a line for each stack, and not --csv: choose one"),
-        (["--folded=time", "--hist=total"], "--folded shows a line for each stack, and not --hist: choose one"),
+        (["--folded=time", "--json"], "--folded and --json cannot be used together: choose one"),
+        (["--folded=time", "--line"], "--folded and --line cannot be used together: choose one"),
+        (["--folded=count", "--csv"], "--folded and --csv cannot be used together: choose one"),
+        (["--folded=time", "--hist=total"], "--folded and --hist cannot be used together: choose one"),
         (["--exact"], "--exact needs a capture of wptrace size"),
         (["--hist=nothing"], "there is no stage nothing"),
         (["--pid=7", "-p8"], "--pid takes one value, not both 7 and 8"),
@@ -196,7 +196,7 @@ def test_events_of_a_time_in_which_no_interval_ends(file: Path, capsys: pytest.C
         (["--since=yesterday"], "--since takes a time such as 14:03:05, 'yesterday 14:00' or 30s, not 'yesterday'"),
         (["--since=25:00"], "--since takes a time such as 14:03:05, 'yesterday 14:00' or 30s, not '25:00'"),
         (["--since=5s", "--until=2s"], "--since 5s is later than --until 2s"),
-        (["--until=2999-01-01 00:00"], "--until 2999-01-01 00:00 has not come yet: the capture begins "),
+        (["--until=2999-01-01 00:00"], "--until 2999-01-01 00:00 is in the future: the capture begins "),
         (["--cpu=1"], "--cpu cannot be answered: events of this capture do not have it"),
     ],
 )
@@ -208,7 +208,7 @@ def test_what_a_capture_cannot_answer(options: list[str], sentence: str, file: P
 def test_other_owners_are_named() -> None:
     with pytest.raises(UsageError, match="--by call cannot be answered: the capture was made without --by") as caught:
         main(["replay", str(Path(__file__).parents[3] / "docs" / "captures" / "old-kernel.wpt"), "--by=call"])
-    assert caught.value.hint == "its events answer process, thread, comm, cgroup, file, dir, device"
+    assert caught.value.hint == "from its events, --by can be process, thread, comm, cgroup, file, dir, device"
 
 
 def test_several_operations_are_asked_for(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -256,7 +256,7 @@ def test_who_lacks_the_capability_for_run_times_hears_its_name(
     monkeypatch.setattr(privileges, "effective", lambda: {"CAP_BPF", "CAP_PERFMON"})
     meter = machine.meter()
     meter.begin()
-    assert meter.refused == "run times take CAP_SYS_ADMIN, which is missing"
+    assert meter.refused == "run times need CAP_SYS_ADMIN, which is missing"
 
 
 def test_without_run_times_the_reader_is_watched(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -342,7 +342,7 @@ def test_functions_of_modules_take_more_than_the_kernels_own(monkeypatch: pytest
     monkeypatch.setattr(targets, "module", {"driver": Btf(("in_driver",), ("of_driver",), kernel)}.get)
     monkeypatch.setattr(base, "libbpf", lambda: SimpleNamespace(sees_modules=False))
     assert find_target("fentry/there", "driver")[1] == ""
-    why = "is a module's, whose functions are observed with CAP_SYS_ADMIN alone"
+    why = "is a module's, whose functions can be observed only with CAP_SYS_ADMIN"
     assert find_target("fentry/in_driver", "driver")[1] == f"the function in_driver {why}"
     assert find_target("tp_btf/of_driver", "driver")[1] == f"the tracepoint of_driver {why}"
     assert find_target("fentry/nowhere", "driver")[1] == "there is no function nowhere in the kernel's BTF"

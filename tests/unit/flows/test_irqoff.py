@@ -256,10 +256,10 @@ def test_a_counter_that_interrupts_by_nmi_is_used(flow: IrqoffFlow, monkeypatch:
     assert flow._sampler is not None
 
 
-@pytest.mark.parametrize(("samples", "why"), [(5, "interrupts by no NMI here"), (0, "does not count here")])
+@pytest.mark.parametrize(("samples", "why"), [(5, "does not interrupt by NMI here"), (0, "does not count here")])
 def test_one_that_is_no_help_is_not(flow: IrqoffFlow, monkeypatch: pytest.MonkeyPatch, samples: int, why: str) -> None:
     said, program = counter(flow, monkeypatch, "auto", samples, 0)
-    assert said.startswith(f"the counter of cycles {why}; software: a tick every 1000 us")
+    assert said.startswith(f"the cycle counter {why}; software: a tick every 1000 us")
     assert program.closed
     assert flow._sampler is None
 
@@ -268,7 +268,7 @@ def test_who_insists_gets_it_if_it_runs_at_all(flow: IrqoffFlow, monkeypatch: py
     said, _ = counter(flow, monkeypatch, "cycles", 5, 0)
     assert "it sees a period when that is over" in said
     assert flow._sampler is not None
-    with pytest.raises(UnsupportedError, match="the counter of cycles does not count here"):
+    with pytest.raises(UnsupportedError, match="the cycle counter does not count here"):
         counter(flow, monkeypatch, "cycles", 0, 0)
 
 
@@ -276,7 +276,7 @@ def test_without_one(flow: IrqoffFlow) -> None:
     attempts = Attempts(IrqoffFlow.hooks)
     attempts.refused[irqoff._LOOK] = "loads, but cannot be attached: No such device"
     loaded = Loaded(None, attempts)  # type: ignore[arg-type]
-    said = "no counter of cycles works here (loads, but cannot be attached: No such device); software"
+    said = "no cycle counter works here (loads, but cannot be attached: No such device); software"
     assert flow._try_counter(loaded).startswith(said)
     flow._options = Options(counter="none")
     assert flow._try_counter(loaded).startswith("software: a tick every 1000 us")

@@ -96,7 +96,7 @@ def test_what_is_no_file(tmp_path: Path) -> None:
     assert refused(str(pipe)) == f"{pipe} is not a regular file"
     assert refused(str(tmp_path)) == f"{tmp_path} cannot be read: Is a directory"
     assert refused(str(tmp_path / "none")) == f"{tmp_path / 'none'} cannot be read: No such file or directory"
-    assert refused("a/b") == "a/b is neither a whole path nor a name"
+    assert refused("a/b") == "a/b is neither an absolute path nor a plain name"
 
 
 def test_a_name_is_looked_up_as_by_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ def test_those_of_others_are_refused(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "one"
     os.mkfifo(path) if kind == "pipe" else path.write_text("kept")
     os.chown(path, NOBODY, NOBODY)
-    with pytest.raises(UsageError, match="one belongs to another user: a test goes into a file of its own"):
+    with pytest.raises(UsageError, match="one belongs to another user, and a test is not written to files of others"):
         opened(path)
     assert kind == "pipe" or path.read_text() == "kept"
 

@@ -77,7 +77,7 @@ def test_tracing_needs_admin_or_both_newer_capabilities(
         privileges.require_tracing()
 
 
-THERE = "it takes CAP_SYS_ADMIN, which is missing, or a policy (lockdown, an LSM) refuses it"
+THERE = "it needs CAP_SYS_ADMIN, which is missing, or a policy (lockdown, an LSM) refuses it"
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def _alone(point: PointSpec, columns: tuple[str, ...], marks: bool) -> Iterator[
         return
     for expression in expressions:
         if any(path.root == "ret" for choice in expression.choices for path in choice):
-            message = "what the function returned is known at ret: and uret: alone"
+            message = "what the function returned is known only at ret: and uret:"
             yield Fault(message, expression.place)
 
 

@@ -141,7 +141,7 @@ CHILDREN = Hook(
     "a process is forked",
     (Way(("fork_raw_tp",), ("task_free_raw_tp",)),),
     (),
-    "a process whose parent has ended counts as no child any more",
+    "a process whose parent has ended no longer counts as a child",
     required=False,
 )
 
@@ -167,7 +167,7 @@ HOOKS = (
         "end of a sync (X), its begin (E)",
         (KNOWN_SYNCS, SYNCS_BY_FUNCTION, BY_CALL),
         ("fs", "return"),
-        "fsync, fdatasync and msync are no operations",
+        "fsync, fdatasync and msync are not counted as operations",
         required=False,
         modules=MODULES,
     ),
@@ -176,7 +176,7 @@ HOOKS = (
         "end of sync and syncfs (X), its begin (E)",
         (Way(("sys_syncfs_exit", "ksys_sync_exit"), ("sys_syncfs_entry", "ksys_sync_entry")), BY_CALL),
         ("fs", "return"),
-        "sync and syncfs are no operations",
+        "sync and syncfs are not counted as operations",
         required=False,
     ),
     Hook(
@@ -184,7 +184,7 @@ HOOKS = (
         "end of an fsync of AIO (X), its begin (E)",
         (Way(("aio_fsync_work_exit",), ("aio_fsync_work_entry", "aio_fsync_fentry")),),
         ("submit", "fs", "return"),
-        "an fsync of AIO is one of the kernel thread that does it",
+        "an fsync of AIO counts as one of the kernel thread that does it",
         required=False,
     ),
     Hook(
@@ -192,7 +192,7 @@ HOOKS = (
         "a worker finishes an asynchronous direct write",
         (Way(("late_work_exit",), ("late_work_entry",)),),
         ("fs", "return"),
-        "the sync at the end of an asynchronous direct write is one of the kernel thread that does it",
+        "the sync at the end of an asynchronous direct write counts as one of the kernel thread that does it",
         required=False,
     ),
     Hook(
@@ -200,7 +200,7 @@ HOOKS = (
         "end of sync_file_range (X), its begin (E)",
         (Way(("sync_file_range_exit",), ("sync_file_range_entry",)), BY_CALL),
         ("fs", "return"),
-        "sync_file_range is no operation",
+        "sync_file_range is not counted as an operation",
         required=False,
     ),
     Hook(
@@ -208,7 +208,7 @@ HOOKS = (
         "end of a page fault of a file (X), its begin (E)",
         (Way(("filemap_fault_exit",), ("filemap_fault_entry",)),),
         ("fs", "return"),
-        "page faults of mapped files are no operations",
+        "page faults of mapped files are not counted as operations",
         required=False,
     ),
     Hook(
@@ -216,7 +216,7 @@ HOOKS = (
         "end of a swap-in (X), its begin (E)",
         (Way(("do_swap_page_exit",), ("do_swap_page_entry",)),),
         ("fs", "return"),
-        "swap-ins are no operations",
+        "swap-ins are not counted as operations",
         required=False,
     ),
     *(
@@ -266,7 +266,7 @@ HOOKS = (
         "a change that goes into ext4's journal",
         ("handle_raw_tp",),
         ("journal",),
-        "which task had put most into a commit of ext4's journal is not shown",
+        "which task contributed most to a commit of ext4's journal is not shown",
         required=False,
         module="jbd2",
     ),
@@ -329,7 +329,7 @@ HOOKS = (
         "wait for a tag",
         "tag_wait",
         ("tag",),
-        "the hardware queue without a free tag is not known",
+        "it is not known which hardware queue had no free tag",
         required=False,
     )._replace(noted=False),
     probe(
@@ -337,7 +337,7 @@ HOOKS = (
         "write that waits for another one to its zone",
         "zone_plug",
         ("zone",),
-        "writes to a zone wait for no other",
+        "it is not known when a write waits for another one to its zone",
         required=False,
     )._replace(noted=False),
     Hook(

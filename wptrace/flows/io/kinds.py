@@ -69,16 +69,16 @@ STAGES = {
             _E,
             _Q,
             "the wait for a commit of the file system's journal or log",
-            "commits are large, or the disk is slow to write them: --slow shows who had put most into one",
+            "commits are large, or the disk is slow to write them: --slow shows who contributed most to one",
             advice="who changes the file system meanwhile: --slow shows of each commit how large it was and who"
-            " had put most into it; how often it is synced, and the disk or file that the journal is on",
+            " contributed most to it; how often it is synced, and the disk or file that the journal is on",
             rare=True,
         ),
         Stage(
             "dirty_limit",
             _E,
             _Q,
-            "a write sleeps because more pages are dirty than may be",
+            "a write sleeps because more pages are dirty than the limit allows",
             "pages become dirty faster than the disk takes them: see vm.dirty_bytes and the cgroup's memory.high",
             advice="vm.dirty_bytes and vm.dirty_ratio, memory.high and memory.max of the cgroup, and how fast the disk"
             " writes what others made dirty",
@@ -107,7 +107,7 @@ STAGES = {
             _D,
             "the request waits in the plug and the I/O scheduler",
             "the scheduler holds requests back, or the device takes no more: look at the queue depth",
-            advice="the I/O scheduler (queue/scheduler) and the queue depth: the device gets more than it takes",
+            advice="the I/O scheduler (queue/scheduler) and the queue depth: the device is sent more than it accepts",
         ),
         Stage(
             "driver",
@@ -184,7 +184,7 @@ _INTERFERENCES = (
     ),
     _meanwhile(
         "irq_delay",
-        "the completing CPU took no interrupts when the request's one may have been due",
+        "the completing CPU took no interrupts when that of the request may have been due",
         "something keeps interrupts off on the completing CPU",
         _H,
         _S,
@@ -198,8 +198,8 @@ _CONTROLLERS = (
     ),
     _held(
         "io_cost",
-        "the share of a cgroup by io.cost was used up",
-        "others have a right to the device: look at io.weight, io.cost.model and io.cost.qos",
+        "the cgroup had used up its share by io.cost",
+        "other cgroups are entitled to the device: look at io.weight, io.cost.model and io.cost.qos",
     ),
     _held(
         "io_latency",
@@ -209,12 +209,12 @@ _CONTROLLERS = (
     _held(
         "wbt",
         "writeback throttling held a write so that reads are quick",
-        "writes are more than the device takes in time: look at queue/wbt_lat_usec",
+        "there are more writes than the device completes in time: look at queue/wbt_lat_usec",
     ),
     _held(
         "tag",
         "no tag was free, so there was no request for it",
-        "the device gets more than it takes: look at queue/nr_requests and the queue depth",
+        "the device is sent more than it accepts: look at queue/nr_requests and the queue depth",
     ),
     _held(
         "zone",

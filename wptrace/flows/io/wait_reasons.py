@@ -71,7 +71,7 @@ REASONS = (
     ),
     Reason(
         DIRTY_LIMIT,
-        "more pages are dirty than may be: writers wait until some are written back",
+        "more pages are dirty than the limit allows: writers wait until some are written back",
         "vm.dirty_bytes and vm.dirty_ratio, memory.high and memory.max of the cgroup, and how fast the disk writes",
         ("balance_dirty_pages*",),
     ),
@@ -137,7 +137,7 @@ REASONS = (
     ),
     Reason(
         "stacked device",
-        "a stacked device (dm, md) takes no more",
+        "a stacked device (dm, md) accepts no more",
         "the state of the array or of the mapping: a resync, a snapshot, a suspended table",
         ("md_write_start", "md_handle_request", "raid5_*", "wait_barrier*", "dm_*", "__dm_*"),
     ),
@@ -156,7 +156,7 @@ REASONS = (
     ),
     Reason(
         "mmap_lock",
-        "another thread changes the address space of the process, or a fault of it takes long",
+        "another thread changes the address space of the process, or one of its page faults takes long",
         "who calls mmap, munmap or mprotect in this process, and page faults of its threads",
         ("mmap_read_lock*", "lock_mm_and_find_vma"),
         ("do_user_addr_fault", "do_page_fault", "exc_page_fault", "__get_user_pages*", "internal_get_user_pages_fast"),
@@ -182,7 +182,7 @@ REASONS = (
     ),
     Reason(
         "block allocation",
-        "free blocks are looked for, or another task changes the map of the file",
+        "the file system looks for free blocks, or another task changes the map of the file",
         "how full and how fragmented the file system is; preallocation (fallocate)",
         (
             "ext4_mb_*",
@@ -272,13 +272,13 @@ SLEEPS = (
     ),
     Reason(
         "AIO events",
-        "the program waits for an end of its asynchronous I/O",
+        "the program waits for its asynchronous I/O to complete",
         "the queue depth of the program",
         ("read_events", "do_io_getevents"),
     ),
     Reason(
         "io_uring events",
-        "the program waits for an end of its asynchronous I/O",
+        "the program waits for its asynchronous I/O to complete",
         "the queue depth of the program",
         ("io_cqring_wait*",),
     ),
@@ -466,7 +466,7 @@ WORK = (
     ),
     Reason(
         "block allocation",
-        "free blocks are looked for",
+        "the file system looks for free blocks",
         "how full and how fragmented the file system is; preallocation (fallocate)",
         (
             "ext4_mb_*",
@@ -483,7 +483,7 @@ WORK = (
     ),
     Reason(
         "journal",
-        "changes are made known to the journal or log",
+        "changes are handed to the journal or log",
         "how much metadata each operation changes",
         ("jbd2_*", "start_this_handle", "ext4_journal_*", "__ext4_journal_*", "xlog_*", "xfs_log_*", "xfs_trans_*"),
     ),

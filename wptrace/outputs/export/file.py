@@ -22,7 +22,7 @@ class ExportFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         if not path.name:
-            raise UsageError(f"{path} is no file: an export makes a file of its own")
+            raise UsageError(f"{path} does not name a file")
         # Who may write to the folder cannot take a name first that he cannot predict. Any name leaves room for it.
         self._temporary = path.with_name(f".wptrace-{os.urandom(8).hex()}")
         self._file: BinaryIO | None = None
@@ -40,10 +40,10 @@ class ExportFile:
         except OSError as error:
             raise self._failed(error) from None
         if not stat.S_ISREG(found.st_mode):
-            what = "a link" if stat.S_ISLNK(found.st_mode) else "no file"
-            raise UsageError(f"{self.path} is {what}: an export makes a file of its own")
+            what = "a link" if stat.S_ISLNK(found.st_mode) else "not a file"
+            raise UsageError(f"{self.path} is {what}: an export is only written to a regular file")
         if found.st_uid != os.geteuid():
-            raise UsageError(f"{self.path} belongs to another user: an export makes a file of its own")
+            raise UsageError(f"{self.path} belongs to another user: an export is not written to files of others")
 
     def _failed(self, error: OSError) -> WptraceError:
         return WptraceError(f"{self.path} cannot be written: {error.strerror or error}")

@@ -18,10 +18,10 @@ class ExportFolder(ExportFile):
 
     def _check(self) -> None:
         if self.path.is_symlink() or (self.path.exists() and not self.path.is_dir()):
-            raise UsageError(f"{self.path} is not a folder: this export makes a folder of its own")
+            raise UsageError(f"{self.path} is not a folder: this export needs a new or empty one")
         try:
             if self.path.is_dir() and any(self.path.iterdir()):
-                raise UsageError(f"{self.path} is not empty: this export makes a folder of its own")
+                raise UsageError(f"{self.path} is not empty: this export needs a new or empty folder")
         except OSError as error:
             raise self._failed(error) from None
 

@@ -24,7 +24,7 @@ def lines(report: Report) -> Iterator[str]:
     yield line + (", and nothing more to shed" if exhausted else "")
     shed = [_shed(kind, ns, found, report.duration_ns) for kind, ns in found.off_ns.items() if ns]
     if shed:
-        yield f"shed to keep it: {', '.join(shed)}"
+        yield f"shed to stay within it: {', '.join(shed)}"
     if found.refused:
         yield f"note: it cannot come back here ({printable(found.refused)})"
     untimed = sum(counts.get(UNTIMED, 0) for counts in report.counters.values())

@@ -52,7 +52,8 @@ def where(found: Incident) -> str:
     named = f" (stage {stage})" if stage and stage != found.part else ""
     usual = f"; the median of others is {units.duration(found.usual_ns)}" if found.usual_ns else ""
     if found.before_ns:
-        usual += f", which all came with it: before, that of other operations was {units.duration(found.before_ns)}"
+        before = units.duration(found.before_ns)
+        usual += f", but all of these came with it; before, the median of other operations was {before}"
     return f"{units.duration(found.part_ns)} of it, {share:.0%}, were {WHERE[found.part]}{named}{usual}"
 
 
@@ -88,11 +89,11 @@ def _many(one: UnderWay) -> str:
 def beginning(found: Incident, dates: bool) -> str:
     first = found.beginning
     if first is None and found.before_ns:
-        return "how long others of its kind take as a rule is not known: there are none before it was slow"
+        return "how long others of its kind usually take is not known: there were none before it became slow"
     if first is None and not found.usual_ns:
         return "there are no others to compare it with"
     if first is None:
-        return "others took as long: it is the slowest, and not unusual"
+        return "others took about as long: it is the slowest, but not unusual"
     who = f"{first.op} by {printable(first.owner)}" if first.owner else first.op
     took = f"{units.duration(first.ns)} {WHERE[found.part]}"
     at = clock_time(first.begin_ns, dates)

@@ -19,7 +19,7 @@ SECTIONS = (
 # These stand together.
 _TOGETHER = (("title", "time", "load", "verdict", "past"), ("accounting", "losses", "budget", "own cost"))
 
-_TOO_LOW = "(the terminal is too low for more)"
+_TOO_LOW = "(the terminal is too small for more)"
 
 # The steps to save lines, in this order: the section, and the form to which it is cut.
 STEPS = (

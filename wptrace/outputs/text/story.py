@@ -209,7 +209,7 @@ def _host(fields: Mapping[str, Any]) -> Iterator[str]:
     yield f"{printable(host['dev'])}{' page cache' if host['cached'] else ''}"
     if host["how"] != "whole":
         yield str(host["how"])
-    yield f"clocks known to {units.duration(clocks['most_ns'] - clocks['least_ns'])}"
+    yield f"clocks known to within {units.duration(clocks['most_ns'] - clocks['least_ns'])}"
 
 
 def _sector(fields: Mapping[str, Any]) -> str:
@@ -288,7 +288,7 @@ def _flushes(flush: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _commit(commit: Mapping[str, Any]) -> Iterator[str]:
-    """Describe the commit that it waited for, and who had put most into it."""
+    """Describe the commit that it waited for, and who contributed most to it."""
     yield f"waited for commit {commit['transaction']}" + (f" of {task(commit)}" if "pid" in commit else "")
     if "pid" not in commit:
         return

@@ -184,8 +184,8 @@ def _woken(finding: Finding, dates: bool) -> str:
 def _behind(finding: Finding, dates: bool) -> str:
     figures = finding.figures
     took = units.duration(figures["sum_ns"])
-    filled = f"commits into which {printable(finding.who)} had put most"
-    return f"{figures['share']:.0%} of the time of operations ({took}) was spent behind {filled}"
+    filled = f"commits to which {printable(finding.who)} had contributed most"
+    return f"{figures['share']:.0%} of the time of operations ({took}) was spent waiting for {filled}"
 
 
 # The number of parts of a stage that are named, and the smallest share of one.
@@ -218,8 +218,8 @@ def _owner(finding: Finding, dates: bool) -> str:
     who, share, unknown = printable(finding.who), finding.figures["share"], finding.figures.get("unknown", 0)
     others = finding.figures["owners"] - (2 if unknown else 1)
     if not others and not unknown:
-        return f"{who} had all of what is followed" if finding.figures.get("partial") else f"{who} had the device alone"
-    of = "of what is followed, " if finding.figures.get("filtered") or finding.figures.get("partial") else ""
+        return f"{who} had all of what is traced" if finding.figures.get("partial") else f"{who} had the device alone"
+    of = "of what is traced, " if finding.figures.get("filtered") or finding.figures.get("partial") else ""
     parts = [f"{of}{who} had {rounded(share)} of the device's time"]
     if unknown >= _UNKNOWN or not others:
         parts.append(f"who had {rounded(unknown)} is not known by name")

@@ -228,11 +228,11 @@ def test_each_key_refuses_each_wrong_type(where: str, key: keys.Key, kind: str) 
         (_small().replace("tp:one", "fn:one") + 'value = "ret"', ""),
         (
             _small(first='value = "ret"').replace("tp:one", "fn:one"),
-            "what the function returned is known at ret: and uret: alone",
+            "what the function returned is known only at ret: and uret:",
         ),
         (
             _small(first='value = "ret"').replace("tp:one", "ufn:/a:one"),
-            "what the function returned is known at ret: and uret: alone",
+            "what the function returned is known only at ret: and uret:",
         ),
         (_small(last='advice = "' + "x" * 161 + '"'), "advice has 161 characters; there is room for 160"),
         (_small(last='advice = "a\\u0007b"'), "advice is one line of plain text"),

@@ -47,11 +47,11 @@ def test_what_was_shed_and_for_how_long() -> None:
     found = spending(2, {INTERFERENCE: SECOND, EACH: SECOND // 2, FS: SECOND // 4})
     _, line = lines(report(found))
     assert line == (
-        "shed to keep it: interference, records but 1/100 for 500 ms, "
+        "shed to stay within it: interference, records but 1/100 for 500 ms, "
         "operations and page-cache hits for 250 ms, back now"
     )
     _, line = lines(report(spending(5, {SAMPLE: SECOND})))
-    assert line == "shed to keep it: times of requests (1/16 timed now)"
+    assert line == "shed to stay within it: times of requests (1/16 timed now)"
 
 
 def test_nothing_more_to_shed() -> None:

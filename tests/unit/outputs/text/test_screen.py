@@ -93,7 +93,7 @@ def test_what_is_cut_is_named() -> None:
 
 def test_the_most_important_is_kept_to_the_last() -> None:
     assert list(heads(screen.fit(sections(), 35))) == ["time", "verdict", "stuck", "operations"]
-    assert screen.fit(sections(), 5) == [*(f"time {line}" for line in range(4)), "(the terminal is too low for more)"]
+    assert screen.fit(sections(), 5) == [*(f"time {line}" for line in range(4)), "(the terminal is too small for more)"]
 
 
 def test_room_that_is_left_is_given_back() -> None:

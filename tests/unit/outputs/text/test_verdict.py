@@ -110,7 +110,7 @@ def test_a_statement_of_which_there_is_little_to_say() -> None:
         ),
         (
             Finding("behind", {"share": 0.62, "sum_ns": 1.2 * SECOND}, stage="journal", who="cp[7]"),
-            "62% of the time of operations (1.20 s) was spent behind commits into which cp[7] had put most",
+            "62% of the time of operations (1.20 s) was spent waiting for commits to which cp[7] had contributed most",
         ),
         (
             Finding("owner", {"share": 0.92, "owners": 3}, who="backup[12]"),
@@ -118,7 +118,7 @@ def test_a_statement_of_which_there_is_little_to_say() -> None:
         ),
         (
             Finding("owner", {"share": 0.92, "owners": 2, "filtered": 1}, who="backup[12]"),
-            "of what is followed, backup[12] had 92% of the device's time, 1 other owner had the rest",
+            "of what is traced, backup[12] had 92% of the device's time, 1 other owner had the rest",
         ),
         (
             Finding("owner", {"share": 0.9997, "owners": 2}, who="backup"),
@@ -185,7 +185,7 @@ def test_a_statement_of_which_there_is_little_to_say() -> None:
         ),
         (
             Finding("owner", {"share": 1.0, "owners": 1, "partial": 1}, who="backup[12]"),
-            "backup[12] had all of what is followed",
+            "backup[12] had all of what is traced",
         ),
         (Finding("grew", {**GREW, "factor": 1234.5}, READ, "fs"), "fs grew 1,234x in the 10.0 s that ended 22:13:20"),
         (

@@ -145,7 +145,7 @@ _SPLIT = Cause("split", "the host did it in several parts")
 _CACHED = Cause("cached", "the host's page cache served it")
 _SEVERAL = Cause("several", "an operation of the guest made more requests than the one that is joined")
 UNASKED = Cause("unasked", "the host did something with an image for which no request of the guest is known")
-JUMPED = Cause("jumped", "the clocks of both sides were apart by something else all at once, which was found anew")
+JUMPED = Cause("jumped", "the offset of the two clocks jumped, and was determined again")
 CAUSES = (
     guests.OUTSIDE,
     guests.UNSERVED,
@@ -279,17 +279,17 @@ def known(offset: Offset, count: int) -> str:
     widths = offset.widths
     middle, most = (units.duration(ns) for ns in (widths[len(widths) // 2], widths[-1]))
     return (
-        f"the host's clock is ahead by {offset.first.middle / 1e9:.6f} s, known to {middle} in the median and"
-        f" {most} at most, by {count:,} requests: to_host and back are as uncertain, their sum is not"
+        f"the host's clock is ahead by {offset.first.middle / 1e9:.6f} s, known to within {middle} in the median and"
+        f" {most} at most, from {count:,} requests: to_host and back are as uncertain, their sum is exact"
     )
 
 
 def anchor_notes(agree: int, contradict: int) -> Iterable[str]:
     if agree:
-        yield f"the clocks of both machines say the same: {agree} looks at them are used as well"
+        yield f"{agree} readings of the clocks of both machines agree with the requests, and are used as well"
     if contradict:
         yield (
-            f"{contradict} looks at the clocks of both machines contradict the requests, which tell more: they are"
+            f"{contradict} readings of the clocks of both machines contradict the requests, which tell more: they are"
             " not used"
         )
 

@@ -61,7 +61,8 @@ class Statements(Texts):
             return []
         if self._found:
             return [f"{one.path} has no variable {VARIABLE}: what it does has no statements" for one in self._found]
-        return [f"no server of PostgreSQL runs (no process executes {_either(PROGRAMS)}): one that comes is followed"]
+        programs = _either(PROGRAMS)
+        return [f"no PostgreSQL server is running (no process executes {programs}): one that starts later is followed"]
 
     def refresh(self, obj: BpfObject, devices_changed: bool) -> None:
         if obj.bss.unknown_server or self._origins.unknown:
