@@ -43,7 +43,8 @@ UNNAMED_FILE = Cause("unnamed_file", "the recorder knows no path of a file: it h
 SLEEP_FULL = Cause("sleep_full", "more tasks slept for requests at once than are tracked: a wait is not counted")
 STATEMENT_ORIGIN = Cause(
     "statement_origin",
-    "a server keeps its row of pg_stat_activity otherwise than PostgreSQL 14 to 18: a statement has no query id",
+    "the row of pg_stat_activity of a server is laid out differently than in PostgreSQL 14 to 18: a statement has no"
+    " query id",
 )
 MANY_BIOS = Cause("many_bios", "a request was made of more bios than are looked at: the ends of some are missing")
 EXITED = Cause("exited", "the process of --pid has ended: what another one with its number does is not counted")
