@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.capture.releases import FOLDER, lines, write
+from tests.unit.docs.pages import DOCS
 from wptrace import __version__
 from wptrace.capture.reader import Capture
 from wptrace.cli.main import main
@@ -55,6 +56,15 @@ def test_a_capture_of_a_release_becomes_a_file_of_each_format(path: Path, form: 
         return
     assert main(words) == 0
     assert (tmp_path / "out").stat().st_size > 0
+
+
+def test_a_real_capture_with_the_verdict_of_a_release_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = DOCS / "captures" / "old-kernel.wpt"
+    assert main(["replay", str(real), "--summary"]) == 0
+    assert "verdict: device takes 100% of the time of read operations on loop1 (" in capsys.readouterr().out
+    assert main(["report", str(real), "-o", str(tmp_path / "page.html")]) == 0
 
 
 def test_all_that_is_written_is_read_as_it_was(tmp_path: Path) -> None:

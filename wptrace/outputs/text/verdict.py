@@ -117,8 +117,8 @@ def _largest(finding: Finding, dates: bool) -> str:
     depth = figures["queue_depth"]
     if depth:
         took += f", queue depth {depth:.2f}" if depth < 1 else f", queue depth {depth:,.1f}"
-    # Of so few, a share says little.
-    count = figures["count"]
+    # Of so few, a share says little. Captures of 0.2.0 do not have their number.
+    count = figures.get("count", OUTLIER_COUNT)
     few = f"{count:,.0f} " if count < OUTLIER_COUNT else ""
     of = f"{few}{_what(finding.group, count)}{where}"
     whole = f"{finding.stage} takes {figures['share']:.0%} of the time of {of} ({took})"
