@@ -96,6 +96,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from wptrace.flows.io import calls
+
     events = _require(options)
     if options.level == "block" and options.workload:
         raise UsageError("a command to run needs --level path or request: the block layer does not know what it starts")
@@ -107,13 +109,16 @@ def run(options: argparse.Namespace) -> int:
         # Mistakes in the options are reported first.
         by = _by(options)
         flow = _path(options, events, by)
-        why = _why_requests(options, flow)
+        undecided = _may_follow_requests(options, flow)
+        plan = [calls.PLAN] if undecided else []
+        # To count them, programs are attached.
+        why = _why_requests() if undecided and not options.dry_run else ""
         if why:
             options.level = "request"
             flow = _path(options, events, by, why)
         while True:
             owners = _owners(options, by)
-            code, again = tracing.run(options, {"": flow}, events, workload=workload, owners=owners, dumps=dumps)
+            code, again = tracing.run(options, {"": flow}, events, plan, workload=workload, owners=owners, dumps=dumps)
             if not again:
                 return code
             options.by = again
@@ -208,12 +213,15 @@ def _for_operations(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
         yield "op", f"only an operation is a {options.op}"
 
 
-def _why_requests(options: argparse.Namespace, flow: PathFlow) -> str:
-    """Why to follow requests alone where nobody asked for a level; empty where there is no need to, or no way."""
+def _may_follow_requests(options: argparse.Namespace, flow: PathFlow) -> bool:
+    """Whether nobody asked for a level, and requests alone answer what was asked."""
+    return not (options.level or flow.is_remote or any(_for_operations(options)))
+
+
+def _why_requests() -> str:
+    """Count system calls, and return why to follow requests alone; empty where there is no need to, or no way."""
     from wptrace.flows.io import calls
 
-    if options.level or flow.is_remote or any(_for_operations(options)):
-        return ""
     # The start reports what the kernel does not permit.
     with suppress(WptraceError):
         if calls.are_all_that_is_left() and (price := calls.price()).is_high:

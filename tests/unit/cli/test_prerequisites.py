@@ -285,11 +285,14 @@ def test_a_dry_run_tells_the_plan_and_loads_nothing(
 ) -> None:
     monkeypatch.setattr("wptrace.flows.io.path.load", lambda *given: pytest.fail("BPF was loaded"))
     monkeypatch.setattr("wptrace.flows.io.block.load", lambda *given: pytest.fail("BPF was loaded"))
+    monkeypatch.setattr("wptrace.flows.io.calls.are_all_that_is_left", lambda: True)
+    monkeypatch.setattr("wptrace.flows.io.calls.price", lambda: pytest.fail("system calls were counted"))
     assert main(["io", "--dry-run", *words]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith(("trace ", "observe ")) for line in lines[:-1])
     assert re.fullmatch(r"take [\d.]+ [KM]iB of the kernel's memory, for \d+ CPUs", lines[-1])
     assert "observe completion of a request (C) by complete_tp_btf or else complete_raw_tp" in lines
+    assert any("more than 50,000 system calls a second" in line for line in lines) is (not words)
 
 
 def test_a_python_that_reads_no_toml_has_everything_but_definitions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,11 @@ _WATCHED_S = 0.05
 _CALLS, _RUNS = 200, 5
 MANY = 50_000
 """More system calls a second than this, without I/O, are many."""
+PLAN = (
+    "trace requests alone (--level request) if functions cannot be observed and a start counts more than"
+    f" {MANY:,} system calls a second that do no I/O"
+)
+"""What a dry run says, which counts nothing."""
 
 
 class Price(NamedTuple):
