@@ -129,6 +129,14 @@ int tick_perf(void *ctx)
  */
 TRACEPOINT(dirty_limit, balance_dirty_pages, on_dirty_pause(ctx))
 
+/* --- Cgroups -------------------------------------------------------------------------------------------------------- */
+
+SEC("raw_tp/cgroup_rmdir")
+int cgroup_removed_raw_tp(__u64 *ctx)
+{
+	return on_cgroup_removed((void *)ctx[0], (void *)ctx[1]);
+}
+
 /* --- Writeback and journals --------------------------------------------------------------------------------------- */
 
 TRACEPOINT(dirty, writeback_dirty_folio, on_folio_dirty((void *)ctx[0], (void *)ctx[1], trusted))
@@ -195,6 +203,8 @@ JOURNAL(xfs_log_force_seq, 0, 0)
 JOURNAL_OLD(xfs_log_force_seq, 0, 0)
 JOURNAL(btrfs_sync_log, 0, 0)
 JOURNAL_OLD(btrfs_sync_log, 0, 0)
+
+#ifndef REQUESTS_ALONE
 
 /* --- Operations --------------------------------------------------------------------------------------------------- */
 
@@ -293,14 +303,6 @@ SEC("raw_tp/sched_process_free")
 int task_free_raw_tp(__u64 *ctx)
 {
 	return on_task_free((void *)ctx[0]);
-}
-
-/* --- Cgroups -------------------------------------------------------------------------------------------------------- */
-
-SEC("raw_tp/cgroup_rmdir")
-int cgroup_removed_raw_tp(__u64 *ctx)
-{
-	return on_cgroup_removed((void *)ctx[0], (void *)ctx[1]);
 }
 
 /* --- Asynchronous operations -------------------------------------------------------------------------------------- */
@@ -528,5 +530,7 @@ int unit_end(void *ctx)
 {
 	return on_unit_end();
 }
+
+#endif
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -250,7 +250,7 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 	done->times.completed = bpf_ktime_get_ns();
 	if (seen_by_handler && !done->times.seen)
 		see_by_handler(state);
-	if (!done->times.seen && bpf_get_current_task() == state->task)
+	if (has_operations && !done->times.seen && bpf_get_current_task() == state->task)
 		done->events.inline_ = true;
 	fill_in(&done->times, FIELD(trusted, rq, start_time_ns));
 	/* Nothing is kept of one whose issue was not seen. */
@@ -274,7 +274,7 @@ static __always_inline int on_request_complete(struct request *rq, int error, __
 		deliver_merged(number_of((__u64)rq), state->place);
 	if (following)
 		count_writeback(state->place, state->place);
-	if (state->task) {
+	if (has_operations && state->task) {
 		op = COMPUTED(op_at(state->op));
 		if (op->task != state->task || op->kind != OP_TRACED)
 			op = NULL;

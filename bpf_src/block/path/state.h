@@ -51,7 +51,13 @@ OPTION(following, true); /* writeback, with the task that dirtied the pages */
 OPTION(stacked, true); /* devices with rows of their own */
 OPTION(watches_remote, true); /* file systems that other machines or processes serve */
 OPTION(segmented, false); /* each period of a stage is kept, and each request */
-OPTION(requests_alone, false); /* no operations: no hook sees them begin and end */
+/* No operations: no hook sees them begin and end. The object for these alone has no code for operations either. */
+#ifdef REQUESTS_ALONE
+enum { requests_alone = true, has_operations = false };
+#else
+OPTION(requests_alone, false);
+enum { has_operations = true };
+#endif
 
 /* Whether anything but readahead asks for the file and the length of an operation. */
 #if defined(PLAIN) && !defined(ROWS) && !defined(RECORDING)
@@ -411,7 +417,8 @@ static __always_inline struct op_state *find_op_in_loop(__u64 task)
 /* The operation of a task: its own, or the asynchronous one that it stands in for. */
 static __always_inline struct op_state *op_of(__u64 task)
 {
-	struct op_state *op = find_op(task);
+	/* Without operations, a slot is of a task that sleeps. */
+	struct op_state *op = has_operations ? find_op(task) : NULL;
 
 	if (op && op->kind == OP_STAND_IN) {
 		__u64 key = op->stands_for;

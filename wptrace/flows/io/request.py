@@ -26,7 +26,8 @@ _ONLY_REQUESTS = "operations and hits of the page cache are not seen at this lev
 
 class RequestFlow(PathFlow):
     level = "request"
-    without_options = with_rows = with_recorder = PathFlow.object
+    without_options = "io_path_requests"
+    with_rows = with_recorder = PathFlow.object
     kinds = REQUEST_KINDS
     verdict_kinds = (REQUEST,)
     follows_operations = False
@@ -46,7 +47,9 @@ class RequestFlow(PathFlow):
     @staticmethod
     def configure(obj: BpfObject) -> None:
         PathFlow.configure(obj)
-        obj.rodata.requests_alone = True
+        # A constant of its own object.
+        if "requests_alone" in obj.rodata:
+            obj.rodata.requests_alone = True
 
     @staticmethod
     def checks(chosen: Mapping[str, Way]) -> list[Check]:

@@ -24,6 +24,7 @@ from wptrace.engine.recorder_size import RecorderSize
 from wptrace.errors import UsageError
 from wptrace.flows.io.causes import EXITED, REMOVED
 from wptrace.flows.io.hooks import OPERATIONS, SWITCH, THROTTLE
+from wptrace.flows.io.operations import BY_CALL, BY_FUNCTION
 from wptrace.flows.io.options import BY, Options
 from wptrace.flows.io.parts.tasks import InCgroup, Process
 from wptrace.flows.io.path import PathFlow
@@ -100,7 +101,9 @@ def test_only_traces_without_options_and_filters_have_a_smaller_object(tmp_path:
     assert PathFlow(Options(recorder=size, by="file"))._object == "io_path"
     assert PathFlow(Options(recorder=size, slow_ns=1))._object == "io_path"
     assert RequestFlow(Options(recorder=size))._object == "io_path"
-    assert RequestFlow(Options())._object == "io_path"
+    assert RequestFlow(Options(by="process"))._object == "io_path_requests"
+    assert RequestFlow(Options(by="file"))._object == "io_path"
+    assert RequestFlow(Options(interference=True))._object == "io_path"
 
 
 @pytest.mark.parametrize("smaller", ["io_path_plain", "io_path_rows", "io_path_recorder"])
@@ -119,6 +122,19 @@ def test_a_smaller_object_has_all_but_the_options(smaller: str) -> None:
             one.instructions for one in whole.progs.values()
         )
         assert plain.constants.get("recording", False) == (smaller == "io_path_recorder")
+
+
+def test_the_object_for_requests_alone_has_no_operations() -> None:
+    flow = RequestFlow(Options(by="cgroup"))
+    with open_object("io_path") as whole, open_object(flow._object) as alone:
+        flow._prepare(alone)
+        of_operations = {program for way in (BY_FUNCTION, BY_CALL) for program in way.programs}
+        assert whole.progs.keys() - alone.progs.keys() >= of_operations
+        needed = {program for hook in flow.needed_hooks for way in hook.ways for program in way.programs}
+        assert needed <= alone.progs.keys() < whole.progs.keys()
+        assert whole.maps.keys() == alone.maps.keys()
+        for name in ("op_state", "bio_state", "owner", "request_cell", "sleep_cell"):
+            assert whole.struct(name).size == alone.struct(name).size
 
 
 def test_a_recorder_needs_programs_that_have_it() -> None:
