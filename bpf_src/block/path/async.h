@@ -361,7 +361,7 @@ static __always_inline int on_aio_enter(struct kiocb *iocb, __u64 given, enum op
 	bpf_probe_read_kernel(&request, sizeof(request), (void *)given);
 	length = request.bytes;
 	if (vectored)
-		length = vector_bytes((void *)request.buffer, length);
+		length = vector_bytes(request.buffer, length);
 	return issue_kiocb(iocb, file, kind, length);
 }
 

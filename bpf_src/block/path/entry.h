@@ -61,7 +61,7 @@ static __always_inline int on_vfs_enter(__u64 *ctx, enum op_kind kind, bool vect
 
 	if (!is_stored(file, kind, true))
 		return 0;
-	return begin(file, kind, vectored ? vector_bytes((void *)ctx[1], ctx[2]) : ctx[2], fourth(ctx), true);
+	return begin(file, kind, vectored ? vector_bytes(number_of(ctx[1]), ctx[2]) : ctx[2], fourth(ctx), true);
 }
 
 /* The arguments are followed by the result. */
@@ -120,7 +120,7 @@ static __always_inline int on_call_enter(__u64 *ctx)
 		return 0;
 	length = PT_REGS_PARM3_CORE_SYSCALL(regs);
 	if (IS_ONE_OF(kind, VECTOR_CALLS))
-		length = vector_bytes((void *)PT_REGS_PARM2_CORE_SYSCALL(regs), length);
+		length = vector_bytes(PT_REGS_PARM2_CORE_SYSCALL(regs), length);
 	begin(file, IS_ONE_OF(kind, READ_CALLS) ? OP_KIND_READ : OP_KIND_WRITE, length, NULL, false);
 	op = find_op(bpf_get_current_task());
 	if (op && IS_ONE_OF(kind, OFFSET_CALLS))

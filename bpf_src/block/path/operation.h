@@ -148,27 +148,40 @@ static __always_inline int begin(struct file *file, enum op_kind kind, __u64 len
 	return 0;
 }
 
-/* The total length of a vector of buffers; only the first is read unless the length is wanted. */
-#define VECTORS 16
+/* The most buffers of a call: UIO_MAXIOV. */
+#define VECTORS 1024
+/* The verifier goes through a global function once, so what it calls in each of its rounds costs it little. */
+#define VECTORS_AT_ONCE 32
 
 struct user_vector {
 	__u64 base;
 	__u64 length;
 };
 
-static __noinline __u64 vector_bytes(struct user_vector *vectors, __u64 count)
+__noinline __u64 some_bytes(__u64 vectors, __u64 count)
+{
+	__u64 bytes = 0;
+	__u32 place;
+
+	for (place = 0; place < VECTORS_AT_ONCE && place < count; place++) {
+		struct user_vector vector = {};
+
+		bpf_probe_read_user(&vector, sizeof(vector), (struct user_vector *)vectors + place);
+		bytes += vector.length;
+	}
+	return bytes;
+}
+
+/* The total length of a vector of buffers, which is read only where it is wanted. */
+__noinline __u64 vector_bytes(__u64 vectors, __u64 count)
 {
 	__u64 bytes = 0;
 	__u32 place;
 
 	if (!keeps_records() && !filter_operation)
 		return 0;
-	for (place = 0; place < VECTORS && place < count; place++) {
-		struct user_vector vector = {};
-
-		bpf_probe_read_user(&vector, sizeof(vector), vectors + place);
-		bytes += vector.length;
-	}
+	for (place = 0; place < VECTORS && place < count; place += VECTORS_AT_ONCE)
+		bytes += some_bytes(vectors + place * sizeof(struct user_vector), count - place);
 	return bytes;
 }
 
