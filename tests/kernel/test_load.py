@@ -32,6 +32,7 @@ from wptrace.flows.io.operations import MODULES
 from wptrace.flows.io.options import Options as PathOptions
 from wptrace.flows.io.parts.interference import FUNCTIONS
 from wptrace.flows.io.path import PathFlow
+from wptrace.flows.io.request import RequestFlow
 from wptrace.kernel import symbols
 from wptrace.model.kind import REQUESTS
 
@@ -116,9 +117,15 @@ def _name(flow: type[Flow]) -> str:
 
 # Subsets of the same programs: other tests load on each kernel those that are chosen there.
 @pytest.mark.one_kernel
-@pytest.mark.parametrize("name", [PathFlow.without_options, PathFlow.with_rows, PathFlow.with_recorder])
-def test_every_program_loads_without_options(name: str, pytestconfig: pytest.Config) -> None:
-    _loads(PathFlow, name, name, pytestconfig)
+@pytest.mark.parametrize(
+    ("flow", "name"),
+    [
+        *((PathFlow, name) for name in (PathFlow.without_options, PathFlow.with_rows, PathFlow.with_recorder)),
+        (RequestFlow, RequestFlow.without_options),
+    ],
+)
+def test_every_program_loads_without_options(flow: type[Flow], name: str, pytestconfig: pytest.Config) -> None:
+    _loads(flow, name, name, pytestconfig)
 
 
 # Its programs are subsets of those of the path, so one kernel is enough for the time that they take.
