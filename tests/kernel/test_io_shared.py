@@ -82,10 +82,10 @@ def test_buffered_reads_are_hits_or_waited(disks: dict[str, Disk], flow: Running
 def test_length_of_a_call_with_many_buffers(disks: dict[str, Disk], flow: Running, buffers: int) -> None:
     """Without functions to trace, a program reads the buffers of a system call itself."""
     length = 24 * buffers
-    with Path(disks["raw"].path).open("rb", 0) as disk:
-        with flow.window(Filter(op="read", pid=os.getpid(), size=(length, length))) as trace:
-            assert os.preadv(disk.fileno(), [bytearray(24) for _ in range(buffers)], 0) == length
-            assert os.preadv(disk.fileno(), [bytearray(24) for _ in range(buffers - 1)], 0) == length - 24
+    only = Filter(op="read", pid=os.getpid(), size=(length, length))
+    with Path(disks["raw"].path).open("rb", 0) as disk, flow.window(only) as trace:
+        assert os.preadv(disk.fileno(), [bytearray(24) for _ in range(buffers)], 0) == length
+        assert os.preadv(disk.fileno(), [bytearray(24) for _ in range(buffers - 1)], 0) == length - 24
     assert [(one["length"], one["result"]) for one in trace.operations] == [(length, length)]
 
 
