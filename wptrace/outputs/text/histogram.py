@@ -3,21 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from wptrace.model.distribution import BEYOND, Distribution, bounds
 from wptrace.model.units import duration
 
 _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 
 
-def rows(
-    distribution: Distribution,
-    width: int,
-    fine: bool = False,
-    unicode: bool = True,
-    label: Callable[[float], str] = duration,
-) -> list[str]:
+def rows(distribution: Distribution, width: int, fine: bool = False) -> list[str]:
     """A line for each power of two, or with `fine` for each bucket, from the first with a value to the last.
 
     The bars take what the range and the count leave of `width`; every count above 0 shows at least a trace.
@@ -25,14 +17,14 @@ def rows(
     groups = _groups(distribution, fine)
     if not groups:
         return []
-    lows = [label(low) for low, _, _ in groups]
-    highs = ["more" if high == BEYOND else label(high) for _, high, _ in groups]
+    lows = [duration(low) for low, _, _ in groups]
+    highs = ["more" if high == BEYOND else duration(high) for _, high, _ in groups]
     counts = [str(count) for _, _, count in groups]
     low_width, high_width, count_width = (max(map(len, column)) for column in (lows, highs, counts))
     room = width - low_width - high_width - count_width - len(" -  :  ")
     most = max(count for _, _, count in groups)
     return [
-        f"{low:>{low_width}} - {high:<{high_width}} : {text:>{count_width}} {_bar(count, most, room, unicode)}".rstrip()
+        f"{low:>{low_width}} - {high:<{high_width}} : {text:>{count_width}} {_bar(count, most, room)}".rstrip()
         for low, high, text, (_, _, count) in zip(lows, highs, counts, groups)
     ]
 
@@ -60,10 +52,8 @@ def _groups(distribution: Distribution, fine: bool) -> list[tuple[int, int, int]
     return groups
 
 
-def _bar(count: int, most: int, room: int, unicode: bool) -> str:
+def _bar(count: int, most: int, room: int) -> str:
     if room <= 0 or not count:
         return ""
-    if not unicode:
-        return "#" * max(1, count * room // most)
     eighths = max(1, count * room * 8 // most)
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8]
