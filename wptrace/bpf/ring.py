@@ -11,6 +11,7 @@ from __future__ import annotations
 import mmap
 import os
 import select
+import stat
 import struct
 from array import array
 from collections.abc import Sequence
@@ -249,7 +250,10 @@ class Reader:
             self._poll.register(wake, select.POLLIN)
 
     def watch_hangup(self, fd: int) -> None:
-        """Ends waits and sets `hung_up` when the pipe or socket `fd` has no reader any more."""
+        """Ends waits and sets `hung_up` when a pipe or socket has no reader any more. Other files never have one."""
+        mode = os.fstat(fd).st_mode if fd >= 0 else 0
+        if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+            return
         self._watched = fd
         self._poll.register(fd, 0)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import gc
 import math
-import os
-import stat
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -135,8 +133,7 @@ def run(pairs: Sequence[tuple[Flow, Output]], options: RunOptions) -> None:
             cleanup.enter_context(run_statistics())
         session = Session([flow for flow, _ in pairs], stop.fd, options.limit)
         cleanup.callback(session.close)
-        if options.watch_fd >= 0 and _is_pipe(options.watch_fd):
-            session.reader.watch_hangup(options.watch_fd)
+        session.reader.watch_hangup(options.watch_fd)
         if options.controls is not None:
             controls = options.controls
             stop.ending = lambda number: controls.leave()
@@ -191,8 +188,3 @@ def _run(session: Session, outputs: Sequence[Output], stop: Stop, options: RunOp
                 one.dump()
         session.turn()
     session.end()
-
-
-def _is_pipe(fd: int) -> bool:
-    mode = os.fstat(fd).st_mode
-    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import math
-import os
-import stat
 import time
 from typing import Protocol
 
@@ -88,8 +86,7 @@ def watch(output: Output, interval_s: float, count: int | None, watch_fd: int) -
 
 def _watch(output: Output, stop: Stop, interval_s: float, count: int | None, watch_fd: int) -> None:
     reader = Reader(stop.fd)
-    if _is_pipe(watch_fd):
-        reader.watch_hangup(watch_fd)
+    reader.watch_hangup(watch_fd)
     machine = Watch()
     earlier = machine.take()
     due = time.monotonic() + interval_s
@@ -103,8 +100,3 @@ def _watch(output: Output, stop: Stop, interval_s: float, count: int | None, wat
         earlier = now
         left -= 1
         due = max(due + interval_s, time.monotonic())
-
-
-def _is_pipe(fd: int) -> bool:
-    mode = os.fstat(fd).st_mode
-    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)

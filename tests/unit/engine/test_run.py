@@ -549,21 +549,6 @@ def test_statistics_that_cannot_be_had_are_one_error(world: World, monkeypatch: 
     assert "start" not in world.reported
 
 
-def test_pipes_and_sockets_are_watched_and_files_are_not(
-    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
-    watched: list[int] = []
-    monkeypatch.setattr(Reader, "watch_hangup", lambda reader, fd: watched.append(fd))
-    read, write = os.pipe()
-    ours, theirs = socket.socketpair()
-    with (tmp_path / "file").open("w") as file, ours, theirs:
-        for fd in (write, ours.fileno(), file.fileno(), -1):
-            world.run(1.0, 1, watch_fd=fd)
-        assert watched == [write, ours.fileno()]
-    os.close(read)
-    os.close(write)
-
-
 def test_a_pipe_whose_reader_left_ends_a_real_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(Time())
     read, write = os.pipe()
