@@ -7,9 +7,9 @@ import os
 import time
 from contextlib import ExitStack
 
+from wptrace.bpf import trial
 from wptrace.bpf.generated import Generated
 from wptrace.bpf.programs import run_statistics
-from wptrace.engine.definition import assembler as asm
 from wptrace.engine.definition import shipped
 from wptrace.engine.definition.programs import generated, resolve_here
 from wptrace.engine.definition.recipe import Attachment
@@ -59,11 +59,8 @@ def _attached(point: Point, shared: dict[tuple[str, str], Generated | None], cle
 
 
 def _attach(attachment: Attachment) -> Generated | None:
-    code = asm.Code()
-    code.set(asm.R0, 0)
-    code.exit()
     try:
-        program = generated(f"seen_{os.path.basename(attachment.target)}", attachment, code.bytes())  # noqa: PTH119
+        program = generated(f"seen_{os.path.basename(attachment.target)}", attachment, trial.NOTHING)  # noqa: PTH119
     except (LibbpfError, NotPermittedError, UnsupportedError, UsageError):
         return None
     try:
