@@ -19,6 +19,7 @@ _MAGIC = b"\x7fELF\x02\x01"
 _SEGMENT = struct.Struct("<IIQQ8xQ16x")
 _SECTION = struct.Struct("<II8xQQQI20x")
 _SYMBOL = struct.Struct("<IBxHQQ")
+_NOTE = struct.Struct("<III")
 _LOADED, _EXECUTABLE = 1, 1  # PT_LOAD, PF_X
 _ALL_SYMBOLS, _DYNAMIC_SYMBOLS = 2, 11  # SHT_SYMTAB, SHT_DYNSYM
 
@@ -78,6 +79,13 @@ class Symbol(NamedTuple):
     size: int
 
 
+class Note(NamedTuple):
+    owner: bytes
+    """With the NUL at its end."""
+    type: int
+    content: bytes
+
+
 class Symbols(NamedTuple):
     code: list[Segment]
     """The segments that are executed."""
@@ -132,6 +140,23 @@ def symbols(fd: int) -> Symbols | None:
 
 def content(fd: int, section: Section, most: int) -> bytes:
     return _read(fd, section.offset, min(section.size, most))
+
+
+def notes(data: bytes) -> Iterator[Note]:
+    """Those of a section of notes, up to the first one that is not whole."""
+    at = 0
+    while at + _NOTE.size <= len(data):
+        owner_size, size, kind = _NOTE.unpack_from(data, at)
+        owner = at + _NOTE.size
+        start = owner + _aligned(owner_size)
+        if start + size > len(data):
+            return
+        yield Note(data[owner : owner + owner_size], kind, data[start : start + size])
+        at = start + _aligned(size)
+
+
+def _aligned(size: int) -> int:
+    return size + 3 & ~3
 
 
 def _table(fd: int, entry: struct.Struct, offset: int, count: int) -> Iterator[tuple[int, ...]]:

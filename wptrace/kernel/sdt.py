@@ -15,7 +15,6 @@ from wptrace.errors import UsageError
 from wptrace.kernel import elf
 from wptrace.kernel.binaries import Binary, Spot, UnknownNameError
 
-_NOTE = struct.Struct("<III")
 _ADDRESSES = struct.Struct("<QQQ")
 _OWNER, _TYPE = b"stapsdt\0", 3
 _NOTES, _BASE = b".note.stapsdt", b".stapsdt.base"
@@ -98,23 +97,11 @@ def _notes(binary: Binary) -> tuple[int, list[_Note]]:
 
 
 def _parsed(data: bytes) -> Iterator[_Note]:
-    at = 0
-    while at + _NOTE.size <= len(data):
-        owner_size, size, kind = _NOTE.unpack_from(data, at)
-        owner = at + _NOTE.size
-        start = owner + _aligned(owner_size)
-        end = start + size
-        if end > len(data):
-            return
-        if kind == _TYPE and data[owner : owner + owner_size] == _OWNER and size > _ADDRESSES.size:
-            texts = data[start + _ADDRESSES.size : min(end, start + _ADDRESSES.size + _LONGEST)].split(b"\0")
+    for owner, kind, content in elf.notes(data):
+        if (owner, kind) == (_OWNER, _TYPE) and len(content) > _ADDRESSES.size:
+            texts = content[_ADDRESSES.size : _ADDRESSES.size + _LONGEST].split(b"\0")
             if len(texts) >= 4:
-                yield _Note(*_ADDRESSES.unpack_from(data, start), *texts[:3])
-        at = start + _aligned(size)
-
-
-def _aligned(size: int) -> int:
-    return size + 3 & ~3
+                yield _Note(*_ADDRESSES.unpack_from(content), *texts[:3])
 
 
 # --- Arguments --------------------------------------------------------------------------------------------------------

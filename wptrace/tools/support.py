@@ -7,7 +7,6 @@ import hashlib
 import os
 import platform
 import re
-import struct
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib import metadata
@@ -17,7 +16,7 @@ from typing import Any
 from wptrace.bpf.kernel_btf import KERNEL_BTF
 from wptrace.bpf.lib import libbpf
 from wptrace.errors import WptraceError
-from wptrace.kernel import files, privileges
+from wptrace.kernel import elf, files, privileges
 
 _PACKAGES = ("cffi", "pyelftools", "rich", "perfetto", "pyarrow", "otf2", "opentelemetry-proto")
 _SETTINGS = (
@@ -57,14 +56,8 @@ def versions(own: str) -> dict[str, Any]:
 
 def build_id(notes: bytes) -> str | None:
     """The build ID among ELF notes."""
-    at = 0
-    while at + 12 <= len(notes):
-        owner_bytes, value_bytes, kind = struct.unpack_from("=III", notes, at)
-        value = at + 12 + (owner_bytes + 3 & ~3)
-        if (kind, notes[at + 12 : at + 12 + owner_bytes]) == (_BUILD_ID, b"GNU\0"):
-            return notes[value : value + value_bytes].hex()
-        at = value + (value_bytes + 3 & ~3)
-    return None
+    found = (content.hex() for owner, kind, content in elf.notes(notes) if (owner, kind) == (b"GNU\0", _BUILD_ID))
+    return next(found, None)
 
 
 def without_names(value: Any) -> Any:
