@@ -155,18 +155,18 @@ def test_buffered_reads_of_a_file(engine: str, file: Path, flow: Running) -> Non
 
 def run_ring(disk: Disk, requests: list[tuple[int, int]]) -> list[Event]:
     """Submit reads of 4 KiB by (user_data, flags) at once, and return the completion events."""
-    fd = os.open(disk.path, os.O_RDONLY | os.O_DIRECT)
-    try:
-        with Ring() as ring, mmap.mmap(-1, 4096 * len(requests)) as buffer:
-            place = ctypes.c_char.from_buffer(buffer)
-            address = ctypes.addressof(place)
-            for number, (user_data, flags) in enumerate(requests):
-                ring.read(fd, address + 4096 * number, 4096, 4096 * number, user_data, flags)
-            events = ring.enter(len(requests), sum(not flags & SKIP for _, flags in requests))
-            del place
-            return events
-    finally:
-        os.close(fd)
+    with (
+        opened(disk.path, os.O_RDONLY | os.O_DIRECT) as fd,
+        Ring() as ring,
+        mmap.mmap(-1, 4096 * len(requests)) as buffer,
+    ):
+        place = ctypes.c_char.from_buffer(buffer)
+        address = ctypes.addressof(place)
+        for number, (user_data, flags) in enumerate(requests):
+            ring.read(fd, address + 4096 * number, 4096, 4096 * number, user_data, flags)
+        events = ring.enter(len(requests), sum(not flags & SKIP for _, flags in requests))
+        del place
+        return events
 
 
 @pytest.mark.guest

@@ -20,7 +20,7 @@ import pytest
 
 from tests.kernel import tracefs
 from tests.kernel.conftest import GUEST
-from tests.kernel.disks import Disk, fio, loop_device, null_device, scsi_debug, setting
+from tests.kernel.disks import Disk, fio, loop_device, null_device, opened, scsi_debug, setting
 from tests.kernel.loads import mounted
 from tests.kernel.trace import BlockTrace, Line, Lines, SizeTrace, Trace, count, lossless
 from tests.kernel.window import Running, block_of
@@ -362,8 +362,7 @@ _ZONE_CALLS = {"reset": 0x40101283, "open": 0x40101286, "close": 0x40101287, "fi
 def test_zones(disks: Disks, flows: Flows) -> None:
     """Zones are opened, closed, finished and reset."""
     assert disks.zoned is not None
-    fd = os.open(disks.zoned.path, os.O_RDWR | os.O_DIRECT)
-    try:
+    with opened(disks.zoned.path, os.O_RDWR | os.O_DIRECT) as fd:
         sectors = (4 << 20) // 512
         with watched(disks.zoned, flows) as seen:
             for name in ("open", "close", "finish", "reset"):
@@ -372,8 +371,6 @@ def test_zones(disks: Disks, flows: Flows) -> None:
             with mmap.mmap(-1, 4096) as buffer:
                 for place in range(5):
                     os.pwritev(fd, [buffer], place << 12)
-    finally:
-        os.close(fd)
     for trace in seen.traces.values():
         assert count(trace.summary, op="zone") == 12
         assert count(trace.summary, op="write") == 5

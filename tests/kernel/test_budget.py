@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.conftest import GUEST
-from tests.kernel.disks import Disk, fio, read_direct, setting
+from tests.kernel.disks import Disk, fio, opened, read_direct, setting
 from tests.kernel.flows import running_flow
 from tests.kernel.loads import mounted
 from tests.kernel.patience import joined
@@ -442,10 +442,9 @@ def test_an_operation_without_interference_does_not_get_that_of_an_earlier_one(d
 def test_flushes_are_timed_wherever_their_place_was_before(disk: Disk) -> None:
     with flow_of(io_options.Options((disk.name,))) as flow:
         leave_behind(flow._running.obj, "bios", "bio_state", {"untimed": True})
-        fd = os.open(disk.path, os.O_RDWR)
-        os.pwrite(fd, bytes(4096), 0)
-        os.fsync(fd)
-        os.close(fd)
+        with opened(disk.path, os.O_RDWR) as fd:
+            os.pwrite(fd, bytes(4096), 0)
+            os.fsync(fd)
         flow.stop()
         found = flow.snapshot()
         assert count_of(found, "flush") >= 1

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.aio import WRITE, Aio
-from tests.kernel.disks import Disk, fio, null_device, setting, total
+from tests.kernel.disks import Disk, fio, null_device, opened, setting, total
 from tests.kernel.loads import costed, joined, limited
 from tests.kernel.trace import Line, Lines, Trace, lossless, wait_until
 from tests.kernel.window import Running, path_of
@@ -176,12 +176,11 @@ def test_writes_to_one_zone_wait_for_each_other() -> None:
     settings = {"zoned": 1, "zone_size": 4, "memory_backed": 1, "irqmode": 2, "completion_nsec": 2 * MS}
     with null_device("wptest_zone", **settings) as disk:
         (disk.queue / "nomerges").write_text("2")
-        fd = os.open(disk.path, os.O_RDWR | os.O_DIRECT)
-        page = mmap.mmap(-1, size)
-        address = ctypes.addressof(ctypes.c_char.from_buffer(page))
-        with Trace("--dev", disk.name, "--each", "--interference") as trace:
-            done = Aio(writes).do_all([(WRITE, fd, address, size, number * size) for number in range(writes)])
-        os.close(fd)
+        with opened(disk.path, os.O_RDWR | os.O_DIRECT) as fd:
+            page = mmap.mmap(-1, size)
+            address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+            with Trace("--dev", disk.name, "--each", "--interference") as trace:
+                done = Aio(writes).do_all([(WRITE, fd, address, size, number * size) for number in range(writes)])
     assert done == [size] * writes
     assert lossless(trace.summary), trace.summary["loss"]
     reported = [*trace.operations, *trace.requests]

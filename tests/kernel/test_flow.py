@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.disks import Disk, fio, fio_jobs, total
+from tests.kernel.disks import Disk, fio, fio_jobs, opened, total
 from tests.kernel.flows import defined, running_flow
 from tests.kernel.trace import PATIENCE, ROOT, BlockTrace, FlowTrace, Line, bpftool, lossless, wait_until, wptrace
 from wptrace.engine.definition.flow import SLOTS_OF_OLD_KERNELS
@@ -117,12 +117,11 @@ def test_single_ones(disk: Disk, tmp_path: Path) -> None:
 def test_whose_they_are(disk: Disk, tmp_path: Path) -> None:
     """The end of another process's request is no loss."""
     with FlowTrace(definition(tmp_path, BLOCK, disk), f"--pid={os.getpid()}") as trace:
-        fd = os.open(disk.path, os.O_RDONLY)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
-        for at in range(10):
-            os.pread(fd, 4096, at << 16)
-        os.close(fd)
+        with opened(disk.path, os.O_RDONLY) as fd:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+            for at in range(10):
+                os.pread(fd, 4096, at << 16)
         fio(disk.path, rw="randread", number_ios=50)
     assert trace.summary["requests"]["finished"] == 10
     assert lossless(trace.summary)

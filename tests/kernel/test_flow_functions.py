@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.disks import Disk, fio
+from tests.kernel.disks import Disk, fio, opened
 from tests.kernel.flows import defined
 from wptrace.bpf.ring import Reader
 from wptrace.engine.definition.recipe import FENTRY, FEXIT
@@ -56,12 +56,11 @@ def _counts(found: Snapshot) -> dict[object, int]:
 def test_functions(without: Collection[str], way: str) -> None:
     with closing(defined(SYNCS.replace("PID", str(os.getpid())), without)) as flow:
         assert [source.how for source in flow.start(Reader()).sources] == [f"{way}/noop_fsync"]
-        fd = os.open("/dev/shm", os.O_RDWR | os.O_TMPFILE)  # noqa: S108
-        for _ in range(25):
-            os.fsync(fd)
-        for _ in range(10):
-            os.fdatasync(fd)
-        os.close(fd)
+        with opened("/dev/shm", os.O_RDWR | os.O_TMPFILE) as fd:  # noqa: S108
+            for _ in range(25):
+                os.fsync(fd)
+            for _ in range(10):
+                os.fdatasync(fd)
         flow.stop()
         found = flow.snapshot()
     book = found.books[REQUESTS]

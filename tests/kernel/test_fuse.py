@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.kernel import fuse
-from tests.kernel.disks import unmount
+from tests.kernel.disks import opened, unmount
 from tests.kernel.trace import FlowTrace, wptrace
 from wptrace.bpf.kernel_btf import module, vmlinux
 
@@ -60,15 +60,14 @@ def test_requests_are_those_that_the_server_was_asked(tmp_path: Path) -> None:
             assert (done.returncode, done.stdout) == (2, "")
             assert "fuse_request_send" in done.stderr
             return
-        with FlowTrace("fuse") as trace:
-            fd = os.open(tmp_path / "mounted" / os.fsdecode(fuse.NAME), os.O_RDWR | os.O_DIRECT)
+        path = tmp_path / "mounted" / os.fsdecode(fuse.NAME)
+        with FlowTrace("fuse") as trace, opened(path, os.O_RDWR | os.O_DIRECT) as fd:
             page = mmap.mmap(-1, mmap.PAGESIZE)
             for number in range(8):
                 os.preadv(fd, [page], number * mmap.PAGESIZE)
             for number in range(5):
                 os.pwritev(fd, [page], number * mmap.PAGESIZE)
             os.fsync(fd)
-            os.close(fd)
     assert trace.summary["requests"]["lost"] == 0
     rows = [row for row in trace.summary["rows"] if row["stage"] == "asked"]
     counts, asked = {row["labels"]["op"]: row["count"] for row in rows}, server.asked

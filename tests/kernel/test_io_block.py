@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.disks import Disk, completed, fio, fio_jobs, read_direct, setting, total
+from tests.kernel.disks import Disk, completed, fio, fio_jobs, opened, read_direct, setting, total
 from tests.kernel.patience import guarded, said
 from tests.kernel.trace import PATIENCE, BlockTrace, count, lossless, programs, wait_until
 from wptrace.bpf.ring import Reader
@@ -229,16 +229,15 @@ def asked(trace: BlockTrace) -> int:
 @pytest.mark.one_kernel
 def test_flushes_of_a_process_are_those_that_it_asks_for(disk: Disk) -> None:
     """The requests that the block layer makes for a flush belong to no process."""
-    fd = os.open(disk.path, os.O_WRONLY)
-    sync = "import os, sys; fd = os.open(sys.argv[1], os.O_WRONLY); [os.fsync(fd) for _ in range(3)]"
-    with BlockTrace("--dev", disk.name, "--pid", str(os.getpid())) as trace:
-        for number in range(5):
-            os.pwrite(fd, bytes(4096), 4096 * (number % 2))
-            os.fsync(fd)
-        for _ in range(4):
-            os.fsync(fd)
-        subprocess.run([sys.executable, "-c", sync, disk.path], check=True)
-    os.close(fd)
+    with opened(disk.path, os.O_WRONLY) as fd:
+        sync = "import os, sys; fd = os.open(sys.argv[1], os.O_WRONLY); [os.fsync(fd) for _ in range(3)]"
+        with BlockTrace("--dev", disk.name, "--pid", str(os.getpid())) as trace:
+            for number in range(5):
+                os.pwrite(fd, bytes(4096), 4096 * (number % 2))
+                os.fsync(fd)
+            for _ in range(4):
+                os.fsync(fd)
+            subprocess.run([sys.executable, "-c", sync, disk.path], check=True)
     assert (asked(trace), count(trace.summary, op="flush"), count(trace.summary, op="write")) == (9, 0, 5)
     assert lossless(trace.summary)
 

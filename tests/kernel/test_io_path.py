@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.conftest import REAL
-from tests.kernel.disks import Disk, fio, loop_device, null_device, total
+from tests.kernel.disks import Disk, fio, loop_device, null_device, opened, total
 from tests.kernel.flows import running_flow
 from tests.kernel.loads import mounted
 from tests.kernel.patience import said
@@ -104,8 +104,7 @@ def test_raw_direct_reads_and_writes(disks: list[Disk]) -> None:
 def test_sums_without_options_are_exact(disk: Disk, options: tuple[str, ...]) -> None:
     """Without records there are only sums, of direct I/O and of page-cache hits."""
     hits, block = 300, 1 << 20
-    fd = os.open(disk.path, os.O_RDONLY)
-    try:
+    with opened(disk.path, os.O_RDONLY) as fd:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         os.pread(fd, 4096, block)
         # The kernel may reclaim a page before it is read again, but for locked ones.
@@ -117,8 +116,6 @@ def test_sums_without_options_are_exact(disk: Disk, options: tuple[str, ...]) ->
                 assert len(os.pread(fd, 512, block)) == 512
         after = disk.completed()
         page.close()
-    finally:
-        os.close(fd)
     summary = trace.summary
     assert lossless(summary), summary["loss"]
     for op in ("read", "write"):
@@ -142,10 +139,9 @@ def test_readahead_without_options_is_waited_for_by_nobody() -> None:
     blocks = 64
     with null_device("wptest_ahead", irqmode=0) as disk, Trace(f"--dev={disk.name}") as trace:
         before = disk.completed()
-        fd = os.open(disk.path, os.O_RDONLY)
-        for block in range(blocks):
-            assert len(os.pread(fd, 4096, block << 12)) == 4096
-        os.close(fd)
+        with opened(disk.path, os.O_RDONLY) as fd:
+            for block in range(blocks):
+                assert len(os.pread(fd, 4096, block << 12)) == 4096
         requests = disk.completed()["read"] - before["read"]
     assert lossless(trace.summary), trace.summary["loss"]
     assert count(trace.summary, op="read", kind="operation") == 1
@@ -392,14 +388,13 @@ def _call_of_32_bits(number: int, first: int, second: int) -> int:
 def test_calls_of_32_bit_programs_have_other_numbers(path_flow: Running, disk: Disk) -> None:
     """Their lseek has the number of readv, which matters where operations are found by system calls."""
     lseek = 19
-    fd = os.open(disk.path, os.O_RDONLY)
-    os.pread(fd, 4096, 0)
-    with path_flow.aim(disk).window(Filter(pid=os.getpid())) as trace:
-        for offset in range(20):
-            assert _call_of_32_bits(lseek, fd, offset) == offset
-        for _ in range(3):
-            os.pread(fd, 4096, 0)
-    os.close(fd)
+    with opened(disk.path, os.O_RDONLY) as fd:
+        os.pread(fd, 4096, 0)
+        with path_flow.aim(disk).window(Filter(pid=os.getpid())) as trace:
+            for offset in range(20):
+                assert _call_of_32_bits(lseek, fd, offset) == offset
+            for _ in range(3):
+                os.pread(fd, 4096, 0)
     assert lossless(trace.summary), trace.summary["loss"]
     # Other processes may have dropped the page cache.
     read = sum(count(trace.summary, op="read", kind=kind) for kind in ("hit", "operation"))

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.kernel.disks import Disk, fio, fio_jobs, null_device, setting, total
+from tests.kernel.disks import Disk, fio, fio_jobs, null_device, opened, setting, total
 from tests.kernel.loads import HOG, direct_loop, hog, joined, limited, mounted, real_time, scsi_device
 from tests.kernel.modules import inserted
 from tests.kernel.stacks import delayed
@@ -233,13 +233,11 @@ def test_a_limit_of_a_cgroup_is_in_throttle(disks: Disks, flow: Running, v2: Pat
 def timed_reads(disk: Disk, number: int, length: int, flags: int = 0) -> dict[str, Any]:
     """Return fio's report of this many reads. Next to a hog, fio would take an emulated CPU minutes to start."""
     times = []
-    fd = os.open(disk.path, os.O_RDONLY | flags)
-    with mmap.mmap(-1, length) as buffer:
+    with opened(disk.path, os.O_RDONLY | flags) as fd, mmap.mmap(-1, length) as buffer:
         for place in range(number):
             start = time.monotonic_ns()
             assert os.preadv(fd, [buffer], place * length) == length
             times.append(time.monotonic_ns() - start)
-    os.close(fd)
     clat = {"N": number, "mean": statistics.mean(times)}
     return {"read": {"total_ios": number, "clat_ns": clat}, "write": {"total_ios": 0}}
 

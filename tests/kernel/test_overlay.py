@@ -17,7 +17,7 @@ import pytest
 
 from tests.kernel import fuse
 from tests.kernel.conftest import GUEST
-from tests.kernel.disks import Disk, fio, mounting, read_direct, total, unmount
+from tests.kernel.disks import Disk, fio, mounting, opened, read_direct, total, unmount
 from tests.kernel.loads import mounted
 from tests.kernel.patience import said
 from tests.kernel.test_async import observes
@@ -160,13 +160,11 @@ def test_files_of_what_is_mounted_later_have_rows(path_flow: Running, disk: Disk
     with mounted(disk, "btrfs", tmp_path / "late") as late:
         (late / "data").write_bytes(bytes(1 << 20))
         settle()
-        fd = os.open(late / "data", os.O_RDONLY)
-        with flow.window(Filter(pid=os.getpid())) as trace:
+        with opened(late / "data", os.O_RDONLY) as fd, flow.window(Filter(pid=os.getpid())) as trace:
             for number in range(20):
                 assert len(os.pread(fd, 4096, 4096 * number)) == 4096
             for _ in range(3):
                 os.fsync(fd)
-        os.close(fd)
     assert lossless(trace.summary), trace.summary["loss"]
     assert count(trace.summary, op="read", dev=disk.name, kind="hit") == 20
     syncs = [count(trace.summary, op="sync", dev=disk.name, kind=kind) for kind in ("hit", "operation")]
@@ -220,11 +218,9 @@ def test_what_the_page_cache_serves_of_an_overlay_is_a_hit(path_flow: Running, d
         merged = stack.enter_context(overlay(below / "lower", upper=below / "upper", folder=tmp_path / "merged"))
         path = merged / "data"
         path.write_bytes(os.urandom(16 << 12))
-        fd = os.open(path, os.O_RDONLY)
-        with path_flow.aim(disk).window() as trace:
+        with opened(path, os.O_RDONLY) as fd, path_flow.aim(disk).window() as trace:
             for page in range(16):
                 os.pread(fd, 4096, page << 12)
-        os.close(fd)
     assert lossless(trace.summary), trace.summary["loss"]
     mine = [one for one in reported(trace, path) if one["pid"] == os.getpid()]
     assert [(one["kind"], one["op"], one["dev"]) for one in mine] == [("hit", "read", disk.name)] * 16

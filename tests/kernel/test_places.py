@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.disks import Disk, null_device, setting
+from tests.kernel.disks import Disk, null_device, opened, setting
 from tests.kernel.stacks import linear, suspended
 from tests.kernel.test_async import observes
 from tests.kernel.test_binding import GETPGID
@@ -159,13 +159,12 @@ def test_what_waits_for_no_file_takes_no_place_of_an_operation(disk: Disk) -> No
         for number in range(pending):
             ring.read(eventfd, address, 8, 0, number)
         ring.enter(pending, 0)
-        fd = os.open(disk.path, os.O_RDONLY | os.O_DIRECT)
-        for number in range(reads):
-            os.preadv(fd, [buffer], 4096 * number)
-        for number in range(10):
-            ring.read(fd, address, 4096, 4096 * number, 10_000 + number)
-        assert len(ring.enter(10, 10)) == 10
-        os.close(fd)
+        with opened(disk.path, os.O_RDONLY | os.O_DIRECT) as fd:
+            for number in range(reads):
+                os.preadv(fd, [buffer], 4096 * number)
+            for number in range(10):
+                ring.read(fd, address, 4096, 4096 * number, 10_000 + number)
+            assert len(ring.enter(10, 10)) == 10
         trace.stop()
     os.close(eventfd)
     summary = trace.summary

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel import fuse, nfs
-from tests.kernel.disks import null_device
+from tests.kernel.disks import null_device, opened
 from tests.kernel.loads import mounted
 from tests.kernel.patience import joined
 from tests.kernel.stacks import delayed
@@ -81,14 +81,15 @@ def test_what_a_fuse_server_is_asked_is_an_operation(tmp_path: Path) -> None:
 def test_what_the_page_cache_has_of_a_fuse_file_is_a_hit(tmp_path: Path) -> None:
     """Nor is a read that slept a hit, no matter how long the threshold is."""
     top = tmp_path / "mounted"
-    with served(top, tmp_path / "below") as server:
-        fd = os.open(top / os.fsdecode(fuse.NAME), os.O_RDONLY)
+    with (
+        served(top, tmp_path / "below") as server,
+        opened(top / os.fsdecode(fuse.NAME), os.O_RDONLY) as fd,
         # The directory alone selects the file system.
-        with Trace("--dir", str(top), "--each", "--waits", "1h") as trace:
-            for _ in range(2):
-                for number in range(8):
-                    os.pread(fd, mmap.PAGESIZE, number * mmap.PAGESIZE)
-        os.close(fd)
+        Trace("--dir", str(top), "--each", "--waits", "1h") as trace,
+    ):
+        for _ in range(2):
+            for number in range(8):
+                os.pread(fd, mmap.PAGESIZE, number * mmap.PAGESIZE)
     assert lossless(trace.summary)
     reads = trace.operations
     assert len(reads) == 16
@@ -137,14 +138,13 @@ def test_a_slow_nfs_server_is_waited_for(tmp_path: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        fd = os.open(top / "file", os.O_RDONLY | os.O_DIRECT)
-        page = mmap.mmap(-1, mmap.PAGESIZE)
-        before = nfs.calls(top)
-        with Trace("--dev", str(top), "--op", "read", "--each") as trace:
-            for number in range(READS):
-                os.preadv(fd, [page], number * far)
-        made = nfs.calls(top).since(before).made
-        os.close(fd)
+        with opened(top / "file", os.O_RDONLY | os.O_DIRECT) as fd:
+            page = mmap.mmap(-1, mmap.PAGESIZE)
+            before = nfs.calls(top)
+            with Trace("--dev", str(top), "--op", "read", "--each") as trace:
+                for number in range(READS):
+                    os.preadv(fd, [page], number * far)
+            made = nfs.calls(top).since(before).made
     # 4.2 has another call for sparse files.
     assert made["READ"] + made["READ_PLUS"] == READS
     assert waited(trace, NFS, "NFS call", DELAY_MS * 0.8e6) == {"read": READS}

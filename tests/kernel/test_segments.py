@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kernel.disks import Disk, null_device, setting
+from tests.kernel.disks import Disk, null_device, opened, setting
 from tests.kernel.trace import Line
 from tests.kernel.tracefs import Record, traced
 from tests.kernel.window import RING, Running, running
@@ -46,14 +46,13 @@ def flow(disk: Disk) -> Iterator[Running]:
 def read(flow: Running, disk: Disk, pages: int, at: int) -> tuple[Line, list[Record]]:
     """Read, and return the operation and the kernel's events of its requests."""
     dev = f"dev == {os.stat(disk.path).st_rdev >> 8 << 20 | os.stat(disk.path).st_rdev & 255}"  # noqa: PTH116
-    fd = os.open(disk.path, os.O_RDONLY)
-    try:
-        with traced(*(f"block/{name}" for name in EVENTS), filters=dict.fromkeys(EVENTS, dev)) as trace:
-            with flow.window() as reported:
-                assert len(os.pread(fd, pages * PAGE, at * PAGE)) == pages * PAGE
-            records = trace.records()
-    finally:
-        os.close(fd)
+    with (
+        opened(disk.path, os.O_RDONLY) as fd,
+        traced(*(f"block/{name}" for name in EVENTS), filters=dict.fromkeys(EVENTS, dev)) as trace,
+    ):
+        with flow.window() as reported:
+            assert len(os.pread(fd, pages * PAGE, at * PAGE)) == pages * PAGE
+        records = trace.records()
     (found,) = [line for line in reported.operations if line["offset"] == at * PAGE]
     return found, records
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.kernel import nbd
 from tests.kernel.conftest import GUEST
-from tests.kernel.disks import Disk, fio, loop_device
+from tests.kernel.disks import Disk, fio, loop_device, opened
 from tests.kernel.flows import running_flow
 from tests.kernel.loads import mounted
 from tests.kernel.patience import reaped
@@ -60,11 +60,9 @@ def unseen(flow: Flow, hook: str = "complete") -> Iterator[None]:
 
 
 def read(disk: Disk, count: int) -> None:
-    fd = os.open(disk.path, os.O_RDONLY | os.O_DIRECT)
-    with mmap.mmap(-1, 4096) as buffer:
+    with opened(disk.path, os.O_RDONLY | os.O_DIRECT) as fd, mmap.mmap(-1, 4096) as buffer:
         for number in range(count):
             assert os.preadv(fd, [buffer], 4096 * number) == 4096
-    os.close(fd)
 
 
 def completed(disk: Disk) -> int:

@@ -81,15 +81,13 @@ def whole(trace: Lines) -> None:
 
 def test_flushes_that_are_asked_for_without_data(disk: Disk, bare: Running) -> None:
     """The kernel counts each as a write, and its own flushes separately: only both together agree."""
-    fd = os.open(disk.path, os.O_WRONLY)
-    with bare.window() as trace:
+    with opened(disk.path, os.O_WRONLY) as fd, bare.window() as trace:
         before = disk.completed()
         for block in range(12):
             if block % 3 == 0:
                 os.pwrite(fd, b"x" * PAGE, block * PAGE)
             os.fsync(fd)
         grown = {name: number - before[name] for name, number in disk.completed().items()}
-    os.close(fd)
     whole(trace)
     (flushes,) = [
         row for row in trace.summary["rows"] if (row["kind"], row["op"], row["stage"]) == ("request", "flush", "total")
@@ -103,13 +101,11 @@ def test_flushes_that_are_asked_for_without_data(disk: Disk, bare: Running) -> N
 @pytest.mark.one_kernel
 def test_flushes_of_a_process_are_those_that_it_asks_for(disk: Disk, bare: Running) -> None:
     """A filter leaves out requests that the block layer makes for the flushes, as they belong to no process."""
-    fd = os.open(disk.path, os.O_WRONLY)
-    with bare.window(Filter(pid=os.getpid())) as trace:
+    with opened(disk.path, os.O_WRONLY) as fd, bare.window(Filter(pid=os.getpid())) as trace:
         for _ in range(9):
             os.fsync(fd)
         sync = "import os, sys; os.fsync(os.open(sys.argv[1], os.O_WRONLY))"
         subprocess.run([sys.executable, "-c", sync, disk.path], check=True)
-    os.close(fd)
     flushes = rows(trace.summary, "request", "flush", disk.name)["total"]
     assert (flushes["count"], flushes["events"]) == (0, {"asked": 9})
     assert (trace.summary["requests"]["finished"], trace.summary["operations"]["finished"]) == (0, 9)
@@ -125,10 +121,9 @@ def test_more_journals_than_are_remembered_at_a_time(path_flow: Running, tmp_pat
         settle()
         with path_flow.aim(*disks).window() as trace:
             for folder in folders:
-                fd = os.open(folder, os.O_RDONLY)
-                (folder / "name").touch()
-                os.fsync(fd)
-                os.close(fd)
+                with opened(folder, os.O_RDONLY) as fd:
+                    (folder / "name").touch()
+                    os.fsync(fd)
     whole(trace)
     synced = [one for one in trace.operations if one["op"] == "sync" and one["pid"] == os.getpid()]
     assert [one["path"] for one in synced] == list(map(str, folders))
@@ -528,12 +523,10 @@ def test_a_directory_is_synced(folders: dict[str, Path], flow: Running, filtered
     folder = folders["ext4"] / f"synced{filtered}"
     folder.mkdir()
     settle()
-    with flow.window(Filter(pid=os.getpid()) if filtered else None) as trace:
-        fd = os.open(folder, os.O_RDONLY)
+    with flow.window(Filter(pid=os.getpid()) if filtered else None) as trace, opened(folder, os.O_RDONLY) as fd:
         for name in range(5):
             (folder / str(name)).touch()
             os.fsync(fd)
-        os.close(fd)
     whole(trace)
     synced = [one for one in trace.operations if one["op"] == "sync" and one["pid"] == os.getpid()]
     assert [one["path"] for one in synced] == [str(folder)] * 5

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.conftest import GUEST
-from tests.kernel.disks import Disk, frozen, setting, wake_flushers, written_when_asked
+from tests.kernel.disks import Disk, frozen, opened, setting, wake_flushers, written_when_asked
 from tests.kernel.loads import mounted
 from tests.kernel.patience import reaped
 from tests.kernel.test_io_path import settle
@@ -129,9 +129,8 @@ def flushed(disk: Disk, before: dict[str, int], size: int) -> None:
     if GUEST:
         wake_flushers()
     else:
-        fd = os.open(disk.path, os.O_RDONLY)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(fd)
+        with opened(disk.path, os.O_RDONLY) as fd:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     wait_until(lambda: written_since(disk, before) >= size, "the flusher")
     settle()
 
@@ -311,10 +310,9 @@ def _bytes(flow: PathFlow) -> dict[str, int]:
 def test_what_is_synchronous_has_both(disk: Disk, tmp_path: Path) -> None:
     """An O_DSYNC write is an operation with a request, and its data were dirty for a moment."""
     with files(disk, "ext4", tmp_path / "fs", "one") as (one,), Trace("--writeback", "--dev", disk.name) as trace:
-        fd = os.open(one, os.O_WRONLY | os.O_DSYNC)
-        for number in range(10):
-            os.pwrite(fd, b"x" * PAGE, number * PAGE)
-        os.close(fd)
+        with opened(one, os.O_WRONLY | os.O_DSYNC) as fd:
+            for number in range(10):
+                os.pwrite(fd, b"x" * PAGE, number * PAGE)
         trace.stop(signal.SIGTERM)
     assert lossless(trace.summary), trace.summary["loss"]
     assert count(trace.summary, op="write", kind="operation") == 10
