@@ -41,14 +41,6 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     libbpf.cache_clear()
 
 
-def test_a_libbpf_that_is_not_there() -> None:
-    with pytest.raises(LibbpfError) as caught:
-        Libbpf("/nonexistent/libbpf.so")
-    assert caught.value.message == "/nonexistent/libbpf.so cannot be opened as libbpf"
-    assert caught.value.hint == INSTALL
-    assert caught.value.exit_code == 4
-
-
 def test_a_file_that_is_no_library(tmp_path: Path) -> None:
     path = tmp_path / "libbpf.so"
     path.write_text("text")
@@ -153,27 +145,13 @@ def broken(folder: Path, how: str, name: str = "io_block") -> Path:
         path.write_text("int main(void) { return 0; }\n")
     elif how == "truncated":
         path.write_bytes(whole[: len(whole) // 2])
-    elif how == "empty":
-        path.write_bytes(b"")
-    elif how == "program":
-        path.write_bytes(Path(sys.executable).read_bytes())
     return path
 
 
 BROKEN = {
     "text": "is not a 64-bit little-endian ELF file",
     "truncated": "is truncated",
-    "empty": "is not a 64-bit little-endian ELF file",
-    "program": "is an ELF file, but not a relocatable BPF object",
 }
-
-
-@pytest.mark.parametrize("how", BROKEN)
-def test_a_broken_object(tmp_path: Path, how: str) -> None:
-    path = broken(tmp_path, how)
-    with pytest.raises(WptraceError) as caught:
-        BpfObject(path)
-    assert (caught.value.message, caught.value.hint) == (f"{path} {BROKEN[how]}", REBUILD)
 
 
 def test_an_object_that_only_libbpf_finds_broken(tmp_path: Path) -> None:
@@ -195,16 +173,9 @@ def test_a_folder_may_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert objects.find("io_block") == path
 
 
-def test_a_folder_that_is_named_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise other objects than the intended ones would be loaded."""
-    monkeypatch.setenv("WPTRACE_BPF_DIR", str(tmp_path / "none"))
-    with pytest.raises(WptraceError, match=r"^WPTRACE_BPF_DIR names \S*/none, which is not a folder$"):
-        objects.find("io_block")
-
-
 @pytest.mark.parametrize("words", [["io", "--dry-run"], ["doctor"], ["progs"], ["size", "1", "1"]])
 def test_every_command_minds_a_folder_that_is_not_there(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even commands that open no object, which would otherwise ignore it silently."""
+    """Other objects than the intended ones would be loaded. Commands that open none mind it as well."""
     monkeypatch.setenv("WPTRACE_BPF_DIR", "/nonexistent")
     with pytest.raises(WptraceError, match=r"^WPTRACE_BPF_DIR names /nonexistent, which is not a folder$") as caught:
         main(words)
@@ -247,7 +218,7 @@ def test_doctor_without_libbpf() -> None:
 
 
 @pytest.mark.parametrize("level", ["path", "block"])
-@pytest.mark.parametrize("how", ["text", "truncated"])
+@pytest.mark.parametrize("how", BROKEN)
 def test_io_with_a_broken_object(tmp_path: Path, how: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = broken(tmp_path, how, {"path": "io_path_plain", "block": "io_block"}[level])
     monkeypatch.setenv("WPTRACE_BPF_DIR", str(tmp_path))
