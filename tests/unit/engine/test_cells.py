@@ -74,12 +74,16 @@ class FakeMap:
 A, B, LATE = map(group, ("a", "b", "late"))
 
 
-def cells(made: FakeMap, *groups: Group) -> Cells:
-    return Cells(cast("Map", made), list(groups), ["all"])
+def cells(made: FakeMap, *groups: Group, **more: Any) -> Cells:
+    return Cells(cast("Map", made), list(groups), ["all"], **more)
 
 
-def test_elements_are_numbered_as_their_groups() -> None:
-    made = FakeMap()
+@pytest.fixture
+def made() -> FakeMap:
+    return FakeMap()
+
+
+def test_elements_are_numbered_as_their_groups(made: FakeMap) -> None:
     found = cells(made, A, B)
     made.count(0, 0, 5)
     made.count(0, 1, 7)
@@ -94,9 +98,8 @@ def test_elements_are_numbered_as_their_groups() -> None:
     assert found.total("finished") == 4
 
 
-def test_elements_with_other_keys_are_followed() -> None:
+def test_elements_with_other_keys_are_followed(made: FakeMap) -> None:
     """They may appear at any time, and each has its own sums."""
-    made = FakeMap()
     found = cells(made)
     made.count("a", 0, 5)
     found.read()
@@ -111,9 +114,8 @@ def test_elements_with_other_keys_are_followed() -> None:
     assert {group: stages["all"].sum for group, stages in found.distributions.items()} == {A: 11, LATE: 1000}
 
 
-def test_an_element_of_another_group_begins_with_nothing() -> None:
+def test_an_element_of_another_group_begins_with_nothing(made: FakeMap) -> None:
     """A new device gets the place of one that is gone, which keeps its counts."""
-    made = FakeMap()
     found = cells(made, A)
     made.count(0, 0, 5)
     found.read()
@@ -133,8 +135,7 @@ def test_an_element_of_another_group_begins_with_nothing() -> None:
     assert found.shrunk == 0
 
 
-def test_two_elements_of_one_group_are_added_up() -> None:
-    made = FakeMap()
+def test_two_elements_of_one_group_are_added_up(made: FakeMap) -> None:
     found = cells(made)
     for key in ("one", "two"):
         found.follow(key, A)
@@ -145,9 +146,8 @@ def test_two_elements_of_one_group_are_added_up() -> None:
     assert found.distributions[A]["all"].sum == 101
 
 
-def test_what_a_sparse_stage_is_short_of_took_no_time() -> None:
-    made = FakeMap()
-    found = Cells(cast("Map", made), [A], ["all"], sparse=True)
+def test_what_a_sparse_stage_is_short_of_took_no_time(made: FakeMap) -> None:
+    found = cells(made, A, sparse=True)
     for value in (5, 9):
         made.count(0, 1, value)
     found.read()
@@ -162,7 +162,7 @@ def test_what_a_sparse_stage_is_short_of_took_no_time() -> None:
     assert (found.distributions[A]["all"].count, found.distributions[A]["all"].buckets[0]) == (6, 3)
     # A stage is updated before `finished`.
     made.elements[0][0][0] -= 1
-    found = Cells(cast("Map", made), [A], ["all"], sparse=True)
+    found = cells(made, A, sparse=True)
     found.read()
     assert (found.distributions[A]["all"].count, found.distributions[A]["all"].buckets[0]) == (5, 2)
 
@@ -192,9 +192,8 @@ def test_zeros_alone() -> None:
     assert (zeros.count, zeros.min, zeros.max, zeros.stddev) == (1, 0, 0, 0)
 
 
-def test_a_figure_that_shrank_adds_nothing_and_is_counted() -> None:
+def test_a_figure_that_shrank_adds_nothing_and_is_counted(made: FakeMap) -> None:
     """Two programs that count in the same cell may leave less than before."""
-    made = FakeMap()
     found = cells(made, A)
     for _ in range(5):
         made.count(0, 0, 6)
@@ -211,8 +210,7 @@ def test_a_figure_that_shrank_adds_nothing_and_is_counted() -> None:
     assert (all_of_a.count, all_of_a.sum, all_of_a.buckets[6], found.total("finished")) == (7, 43, 6, 7)
 
 
-def test_buckets_wrap() -> None:
-    made = FakeMap()
+def test_buckets_wrap(made: FakeMap) -> None:
     found = cells(made, A)
     made.count(0, 0, 6)
     made.elements[0][0][6 + 6] = (1 << 31) - 1
@@ -248,7 +246,7 @@ def test_a_cpu_that_writes_in_another_order_gives_no_phantom_zeros(
     monkeypatch: pytest.MonkeyPatch, ordered: bool
 ) -> None:
     made = WeakMap()
-    found = Cells(cast("Map", made), [A], ["all"], sparse=True)
+    found = cells(made, A, sparse=True)
     monkeypatch.setattr(cells_module, "_ORDERED", ordered)
     monkeypatch.setattr(cpus, "barrier", made.barrier)
     made.ahead(5)
@@ -268,9 +266,8 @@ def test_a_cpu_that_writes_in_another_order_gives_no_phantom_zeros(
         assert (all_of_a.count, all_of_a.buckets[0], all_of_a.sum) == (2, 0, 12)
 
 
-def test_what_leaves_is_added_to_others() -> None:
-    made = FakeMap()
-    found = Cells(cast("Map", made), [A, B], ["all"], sparse=True)
+def test_what_leaves_is_added_to_others(made: FakeMap) -> None:
+    found = cells(made, A, B, sparse=True)
     made.count(0, 0, 5)
     made.count(1, 0, 70)
     found.read()
@@ -296,10 +293,9 @@ def test_what_leaves_is_added_to_others() -> None:
     assert found.shared()[B] is second[B]
 
 
-def test_the_last_of_what_took_no_time_is_added_to_others() -> None:
+def test_the_last_of_what_took_no_time_is_added_to_others(made: FakeMap) -> None:
     """Zeros are what a stage lacks, no matter in whose row they end up."""
-    made = FakeMap()
-    found = Cells(cast("Map", made), [A, B], ["all"], sparse=True)
+    found = cells(made, A, B, sparse=True)
     made.count(1, 0, 7)
     made.elements[0] = [[2, *[0] * (len(FIELDS) - 1)], [0] * len(FIELDS)]
     found.leave(0)
@@ -308,9 +304,8 @@ def test_the_last_of_what_took_no_time_is_added_to_others() -> None:
     assert (found.shared()[B]["all"].count, found.shared()[B]["all"].min) == (3, 0)
 
 
-def test_what_is_idle_takes_little_memory_and_changes_like_all_else() -> None:
-    made = FakeMap()
-    found = Cells(cast("Map", made), [A, B], ["all"], sparse=True, firsts=made.firsts)
+def test_what_is_idle_takes_little_memory_and_changes_like_all_else(made: FakeMap) -> None:
+    found = cells(made, A, B, sparse=True, firsts=made.firsts)
 
     def sums() -> dict[Group, tuple[int, int]]:
         found.read()
@@ -339,9 +334,8 @@ def test_what_is_idle_takes_little_memory_and_changes_like_all_else() -> None:
     assert (last.count, last.sum) == (3, 80)
 
 
-def test_what_is_idle_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = FakeMap()
-    found = Cells(cast("Map", made), [A, B], ["all"], firsts=made.firsts)
+def test_what_is_idle_is_not_read(made: FakeMap, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = cells(made, A, B, firsts=made.firsts)
     asked: list[Any] = []
 
     def raw(key: Any) -> memoryview | None:
@@ -375,8 +369,7 @@ def test_what_is_idle_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {group: stages["all"].count for group, stages in found.shared().items()} == {A: 1, B: 2, LATE: 1}
 
 
-def test_an_idle_group_takes_two_kilobytes() -> None:
-    made = FakeMap()
+def test_an_idle_group_takes_two_kilobytes(made: FakeMap) -> None:
     many = 200
     groups = [group(f"sd{number}") for number in range(many)]
     for number in range(many):
@@ -384,7 +377,7 @@ def test_an_idle_group_takes_two_kilobytes() -> None:
             made.count(number, 0, 1000 + 300 * value)
     tracemalloc.start()
     try:
-        found = Cells(cast("Map", made), groups, ["all"], sparse=True, firsts=made.firsts)
+        found = cells(made, *groups, sparse=True, firsts=made.firsts)
         for _ in range(3):
             found.read()
             found.shared()
