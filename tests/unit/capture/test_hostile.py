@@ -8,7 +8,6 @@ import json
 import os
 import random
 import time
-import tracemalloc
 import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -20,6 +19,7 @@ import pytest
 from tests.thorough import cases, only_all
 from tests.unit.capture.made import write
 from tests.unit.capture.releases import FOLDER
+from tests.unit.memory import traced
 from wptrace.bpf.object import BpfObject
 from wptrace.capture import columns, zstd
 from wptrace.capture.frames import LONGEST_TEXT, Kind, Reader, Writer, unpacked
@@ -265,12 +265,13 @@ def test_rows_without_end_have_bounded_room(frames: Frames, tmp_path: Path) -> N
         # With a selection the figures are made of events.
         selection = Selection({"pid": ("7",)}) if kind == Kind.EVENTS else Selection({})
         stream = io.StringIO()
-        tracemalloc.start()
-        with closing(Capture(path)) as capture, closing(make(NDJSON, stream, "stages", registry.Wanted())) as to:
+        with (
+            traced() as memory,
+            closing(Capture(path)) as capture,
+            closing(make(NDJSON, stream, "stages", registry.Wanted())) as to,
+        ):
             replay(capture, to, Wanted(selection, singles=False))
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert peak < 400 << 20
+        assert memory.peak < 400 << 20
         if kind == Kind.INTERVAL:
             rows = json.loads(stream.getvalue().splitlines()[-1])["rows"]
             assert sum(row["count"] for row in rows if row["stage"] == "total") == many
@@ -368,12 +369,9 @@ def test_what_unpacks_to_more_than_there_may_be_is_not_unpacked(frames: Frames, 
             writer.add(Kind(one), head_of + zlib.compress(rest))
         writer.add(kind, head + bomb)
         writer.close()
-        tracemalloc.start()
-        try:
+        with traced() as memory:
             refused(path)
-            assert tracemalloc.get_traced_memory()[1] < 40 << 20
-        finally:
-            tracemalloc.stop()
+        assert memory.peak < 40 << 20
 
 
 needs_zstd = pytest.mark.skipif(not zstd.is_here(), reason="there is no libzstd.so.1 here")
@@ -383,13 +381,9 @@ needs_zstd = pytest.mark.skipif(not zstd.is_here(), reason="there is no libzstd.
 def test_zstd_of_all_sorts_is_bounded() -> None:
     bomb = zstd.packed(bytes(1 << 26))
     assert len(bomb) < 1 << 14
-    tracemalloc.start()
-    try:
-        with pytest.raises(ValueError, match="too long"):
-            unpacked(bomb, 1 << 20)
-        assert tracemalloc.get_traced_memory()[1] < 1 << 20
-    finally:
-        tracemalloc.stop()
+    with traced() as memory, pytest.raises(ValueError, match="too long"):
+        unpacked(bomb, 1 << 20)
+    assert memory.peak < 1 << 20
     whole = zstd.packed(b"what was packed " * 100)
     assert unpacked(whole, 1600) == b"what was packed " * 100
     for spoilt_ in (whole[:-1], whole + b"x", whole + whole, whole[:4], zstd.MAGIC + bytes(20), zstd.MAGIC * 9):
@@ -435,14 +429,10 @@ def test_nothing_is_shifted_by_more_bits_than_a_number_has(
 def test_a_sparse_file_is_no_reason_for_memory(frames: Frames, tmp_path: Path) -> None:
     path = made(tmp_path / "file", frames)
     os.truncate(path, 1 << 40)
-    tracemalloc.start()
-    try:
-        with closing(Capture(path)) as capture:
-            list(capture.items())
-        assert capture.damaged == 1
-        assert tracemalloc.get_traced_memory()[1] < 40 << 20
-    finally:
-        tracemalloc.stop()
+    with traced() as memory, closing(Capture(path)) as capture:
+        list(capture.items())
+    assert capture.damaged == 1
+    assert memory.peak < 40 << 20
 
 
 def test_a_million_records_that_are_alike_come_some_at_a_time(frames: Frames, tmp_path: Path) -> None:

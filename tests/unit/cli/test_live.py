@@ -11,7 +11,6 @@ import select
 import socket
 import threading
 import time
-import tracemalloc
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ import pytest
 from tests.unit.capture.made import START, entry, report
 from tests.unit.capture.test_hostile import Frames, made, opened, wild
 from tests.unit.cli.test_join import ABOUT, COUNT, HOST, IMAGES, Fields, guest, host, of_another, reported, write
+from tests.unit.memory import traced
 from wptrace.bpf.object import BpfObject
 from wptrace.capture import channel, columns, frames
 from wptrace.capture.channel import Channel
@@ -228,13 +228,11 @@ def test_a_guest_that_asks_without_end_has_bounded_room(
     monkeypatch.setattr(joining, "MOST", 64)
     many = 5_000
     strange = write(obj, tmp_path / "many", GUEST, ({**guest(n), "sector": 1 << 40} for n in range(many)))
-    tracemalloc.start()
-    found = world.lived(*cut(strange.read_bytes(), random.Random(1)))  # noqa: S311
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    with traced() as memory:
+        found = world.lived(*cut(strange.read_bytes(), random.Random(1)))  # noqa: S311
     assert found.trouble == ""
     assert found.summary["requests"]["lost"] == many
-    assert peak < 32 << 20
+    assert memory.peak < 32 << 20
 
 
 def test_disks_and_operations_without_end_have_bounded_room() -> None:
@@ -242,14 +240,12 @@ def test_disks_and_operations_without_end_have_bounded_room() -> None:
     many = 5_000
     fields = {"error": 0, "bytes": 512, "host": {"how": "whole", "cached": False}}
     sums = Sums()
-    tracemalloc.start()
-    for number in range(many):
-        group = JOINED.group(f"vd{number}", f"op{number}")
-        sums.add(Event(group, 1, number, {"device": number}, fields))
-    found = sums.report("summary", 1, 1)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 32 << 20
+    with traced() as memory:
+        for number in range(many):
+            group = JOINED.group(f"vd{number}", f"op{number}")
+            sums.add(Event(group, 1, number, {"device": number}, fields))
+        found = sums.report("summary", 1, 1)
+    assert memory.peak < 32 << 20
     cells = found.cells
     assert JOINED.group("others", "others") in cells
     assert len(cells) < 1000
@@ -332,13 +328,11 @@ def test_names_without_end_have_bounded_room(world: World, tmp_path: Path, forge
     ]
     file = made(tmp_path / "names", [*whole[:at], *named, *groups, *whole[at:]])
     del named, groups
-    tracemalloc.start()
-    found = world.lived(*cut(file.read_bytes(), random.Random(2)))  # noqa: S311
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    with traced() as memory:
+        found = world.lived(*cut(file.read_bytes(), random.Random(2)))  # noqa: S311
     assert bool(found.trouble) != forgets
     # The names, and another copy while they are unpacked.
-    assert peak < 3 * (1 << 25)
+    assert memory.peak < 3 * (1 << 25)
 
 
 def test_what_the_host_did_for_nobody_is_forgotten(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

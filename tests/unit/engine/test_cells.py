@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import struct
-import tracemalloc
 from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
 
+from tests.unit.memory import traced
 from tests.unit.outputs.samples import group
 from wptrace.bpf.maps import Map
 from wptrace.engine import cells as cells_module
@@ -375,12 +375,9 @@ def test_an_idle_group_takes_two_kilobytes(made: FakeMap) -> None:
     for number in range(many):
         for value in range(10):
             made.count(number, 0, 1000 + 300 * value)
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         found = cells(made, *groups, sparse=True, firsts=made.firsts)
         for _ in range(3):
             found.read()
             found.shared()
-        assert tracemalloc.get_traced_memory()[0] < 2500 * many
-    finally:
-        tracemalloc.stop()
+        assert memory.now < 2500 * many

@@ -9,7 +9,6 @@ import os
 import select
 import signal
 import socket
-import tracemalloc
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -17,6 +16,7 @@ import pytest
 
 from tests.thorough import cases
 from tests.unit.engine.conftest import Time
+from tests.unit.memory import traced
 from tests.unit.outputs import path
 from tests.unit.outputs.samples import KIND, OVERHEAD, cell, group, request, sized, start
 from wptrace.bpf.ring import Reader
@@ -488,7 +488,7 @@ def test_a_look_that_is_too_early_does_not_count() -> None:
 def test_hours_take_no_more_memory_than_minutes(clock: Time) -> None:
     """Everything that the loop keeps, without what a flow and an output keep."""
 
-    def traced(seconds: float) -> int:
+    def taken(seconds: float) -> int:
         world = World(clock)
         world.output.reports = Forgetful()
         world.reported = world.flow.reported = world.output.reported = Forgetful()
@@ -497,20 +497,17 @@ def test_hours_take_no_more_memory_than_minutes(clock: Time) -> None:
 
         def end() -> None:
             gc.collect()
-            peak[0] = tracemalloc.get_traced_memory()[0]
+            peak[0] = memory.now
             interrupt()
 
         clock.events.append((clock.now + seconds, end))
         world.run(30.0, None)
         return peak[0]
 
-    tracemalloc.start()
-    try:
-        traced(300.0)
-        minutes = traced(300.0)
-        assert traced(cases(2 * 3600, 1800)) < minutes + (16 << 10)
-    finally:
-        tracemalloc.stop()
+    with traced() as memory:
+        taken(300.0)
+        minutes = taken(300.0)
+        assert taken(cases(2 * 3600, 1800)) < minutes + (16 << 10)
 
 
 class Forgetful(list[Any]):

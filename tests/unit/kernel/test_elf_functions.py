@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import random
 import struct
-import tracemalloc
 from tempfile import TemporaryFile
 
 import pytest
 
 from tests.unit.kernel.damage import damaged
+from tests.unit.memory import traced
 from wptrace.kernel import elf as elf_file
 from wptrace.kernel.user_symbols import Functions, functions
 
@@ -64,15 +64,11 @@ def test_what_is_no_such_file_has_none(data: bytes) -> None:
 def test_many_symbols_may_share_a_long_name() -> None:
     """The name would be stored once for each of them."""
     data = elf([(0, ADDRESS + number, 1) for number in range(20_000)], b"x" * (1 << 20))
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         found = read(data)
         assert found is not None
         assert found.name(CODE + 1) == "x" * 1024
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 10 * len(data)
+    assert memory.peak < 10 * len(data)
 
 
 @pytest.mark.parametrize("size", [1 << 40, (1 << 64) - 1])
@@ -90,15 +86,11 @@ def test_a_sparse_file_takes_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     with TemporaryFile() as file:
         file.write(elf([(1, ADDRESS, 0x10)], b"\0one\0", symbols_size=1 << 40, names_size=1 << 40))
         file.truncate(1 << 42)
-        tracemalloc.start()
-        try:
+        with traced() as memory:
             found = functions(file.fileno())
             assert found is not None
             assert found.name(CODE) == "one"
-            _, peak = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-    assert peak < 80 << 20
+    assert memory.peak < 80 << 20
 
 
 def test_damage_is_no_error() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 import gc
 import io
 import json
-import tracemalloc
 from typing import Any, Callable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.unit.memory import traced
 from tests.unit.outputs import path
 from tests.unit.outputs.samples import HOSTILE, MS, NOON, PLAIN, SECOND, book, cell, group, play, report, request, start
 from wptrace import __version__
@@ -248,11 +248,8 @@ def test_names_without_end_take_no_more_memory() -> None:
         for number in range(first, first + 3000):
             output.event(request(dev=f"disk{number}"))
         gc.collect()
-        return tracemalloc.get_traced_memory()[0]
+        return memory.now
 
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         before = hour(0)
         assert hour(3000) - before < 64 << 10
-    finally:
-        tracemalloc.stop()

@@ -7,13 +7,13 @@ import os
 import re
 import signal
 import sys
-import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.thorough import only_all
+from tests.unit.memory import traced
 from tests.unit.outputs import path
 from tests.unit.outputs.samples import (
     HOSTILE,
@@ -438,14 +438,11 @@ def test_hours_of_intervals_take_no_more_memory_than_minutes(monkeypatch: pytest
             output.interval(path.report(cells, ts_ns=NOON + second * SECOND))
         gc.collect()
 
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         hour(0)
-        before = tracemalloc.get_traced_memory()[0]
+        before = memory.now
         hour(200)
-        assert tracemalloc.get_traced_memory()[0] - before < 16 << 10
-    finally:
-        tracemalloc.stop()
+        assert memory.now - before < 16 << 10
     output.close()
 
 
