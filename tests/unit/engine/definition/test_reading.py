@@ -59,28 +59,21 @@ def test_the_smallest_definition() -> None:
     assert [str(target) for point in found.points for target in point.targets] == ["tp:one", "tp:two"]
 
 
-def _roles(*points: str) -> list[str]:
-    text = 'name = "x"\nkey = "a"\n'
-    text += "".join(f'[[point]]\nat = "tp:a"\n{point}\n' for point in points)
-    return [point.role for point in _read(text).points]
-
-
-def test_roles_follow_from_the_order() -> None:
-    assert _roles('name = "a"', 'name = "b"', 'name = "c"') == [BEGIN, PASS, END]
-
-
-def test_branches_have_the_role_of_their_name() -> None:
-    found = _roles('name = "a"', 'name = "a"', 'name = "b"', 'name = "c"', 'name = "c"')
-    assert found == [BEGIN, BEGIN, PASS, END, END]
-
-
-def test_the_last_without_a_role_ends_where_others_drop() -> None:
-    assert _roles('name = "a"', 'name = "b"', 'name = "c"', 'name = "m"\nrole = "drop"') == [BEGIN, PASS, END, DROP]
-
-
-def test_where_points_have_outcomes_those_end() -> None:
-    found = _roles('name = "a"', 'name = "b"', 'name = "c"\noutcome = "gone"', 'name = "d"\noutcome = "lost"')
-    assert found == [BEGIN, PASS, END, END]
+@pytest.mark.parametrize(
+    ("points", "roles"),
+    [
+        (("a", "b", "c"), [BEGIN, PASS, END]),
+        # Branches have the role of their name.
+        (("a", "a", "b", "c", "c"), [BEGIN, BEGIN, PASS, END, END]),
+        # The last without a role ends where others drop.
+        (("a", "b", "c", 'm"\nrole = "drop'), [BEGIN, PASS, END, DROP]),
+        # Where points have outcomes, those end.
+        (("a", "b", 'c"\noutcome = "gone', 'd"\noutcome = "lost'), [BEGIN, PASS, END, END]),
+    ],
+)
+def test_roles_follow_from_the_order(points: tuple[str, ...], roles: list[str]) -> None:
+    text = "".join(f'[[point]]\nat = "tp:a"\nname = "{point}"\n' for point in points)
+    assert [point.role for point in _read(f'name = "x"\nkey = "a"\n{text}').points] == roles
 
 
 def test_a_begin_with_a_filter_makes_the_others_quiet() -> None:

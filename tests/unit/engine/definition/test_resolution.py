@@ -69,21 +69,29 @@ def test_ways_of_a_tracepoint() -> None:
     assert [one.value.loads[0].direct for one in found if one.value] == [True, False, False]
 
 
-def test_nothing_is_offered_twice() -> None:
-    assert [one.way for one in _first("")] == ["tp_btf", "raw_tp"]
+@pytest.mark.parametrize(
+    ("at", "key", "without", "ways"),
+    [
+        # With nothing to read, none is offered twice.
+        ("tp:made", "item", (), ["tp_btf", "raw_tp"]),
+        ("fn:do_item", "item", (), ["fentry", "kprobe"]),
+        # It is known to be refused.
+        ("fn:do_item", "item", ("fentry",), ["kprobe"]),
+        # A kprobe sees what is in registers.
+        ("fn:wide", "item", (), ["fentry"]),
+        ("fn:untyped", "arg1", (), ["kprobe"]),
+    ],
+)
+def test_ways(at: str, key: str, without: tuple[str, ...], ways: list[str]) -> None:
+    assert [one.way for one in _first("", at, key, without=without)] == ways
 
 
-def test_ways_of_a_function() -> None:
-    assert [one.way for one in _first("", "fn:do_item")] == ["fentry", "kprobe"]
+def test_ways_of_a_return() -> None:
     found = _first('value = "ret"', "ret:do_item", "task")
     assert [(one.way, one.value) for one in found] == [
         ("fexit", Recipe("returned", 2, signed=True, size=4)),
         ("kretprobe", Recipe("returned", 2, signed=True, size=4)),
     ]
-
-
-def test_a_way_that_is_known_to_be_refused_is_left_out() -> None:
-    assert [one.way for one in _first("", "fn:do_item", without=("fentry",))] == ["kprobe"]
 
 
 def test_a_kretprobe_has_no_arguments() -> None:
@@ -100,7 +108,6 @@ def test_functions_with_structs_by_value_take_a_kprobe() -> None:
 
 
 def test_a_kprobe_sees_what_is_in_registers() -> None:
-    assert [one.way for one in _first("", "fn:wide")] == ["fentry"]
     found = _attempt('at = "fn:wide"\nkey = "item"')
     assert found.resolution.points[0].rest == ("a kprobe does not see argument 7, which is not in a register",)
 
@@ -268,7 +275,6 @@ def test_a_classic_event_has_the_fields_of_its_record() -> None:
 def test_what_has_no_types_is_known_by_its_number() -> None:
     found = _first("", "tp:of_module", "item | arg0")
     assert [(one.way, one.keys) for one in found] == [("raw_tp", (Recipe("argument"),))]
-    assert [one.way for one in _first("", "fn:untyped", "arg1")] == ["kprobe"]
 
 
 def test_the_first_target_that_is_there() -> None:
