@@ -66,12 +66,9 @@ def test_the_kernels_own_numbers_have_20_bits_of_minor(major: int, minor: int, n
     assert kernel_dev(major, minor) == number
 
 
-def test_a_disk_is_all_of_its_sectors(sysfs: Sysfs) -> None:
+def test_a_disk_is_all_of_its_sectors_and_a_partition_some_of_them(sysfs: Sysfs) -> None:
     assert blockdev.extent("sda", sysfs.root) == Extent("sda", "sda", SDA, 0, EVERYTHING)
     assert blockdev.extent("nvme0n1", sysfs.root) == Extent("nvme0n1", "nvme0n1", NVME, 0, EVERYTHING)
-
-
-def test_a_partition_is_a_range_of_its_disk(sysfs: Sysfs) -> None:
     assert blockdev.extent("sda1", sysfs.root) == Extent("sda1", "sda", SDA, 2048, 2048 + 4096)
     assert blockdev.extent("sda2", sysfs.root) == Extent("sda2", "sda", SDA, 6144, 7144)
 

@@ -50,39 +50,33 @@ def expected(path: Path, level: int | None, controller: str | None) -> Cgroup:
     return Cgroup(str(path), path.stat().st_ino, level, controller)
 
 
-def test_a_directory_of_v2(proc: Procfs, tree: Path) -> None:
-    path = tree / "unified" / "system.slice"
-    assert found(proc, UNIFIED, str(path)) == expected(path, 1, None)
-    assert found(proc, UNIFIED, f"{path}/") == expected(path, 1, None)
-    assert found(proc, UNIFIED, str(path / "a:b")) == expected(path / "a:b", 2, None)
-    assert found(proc, UNIFIED, str(tree / "unified")) == expected(tree / "unified", 0, None)
-
-
-def test_a_path_below_the_root_of_v2(proc: Procfs, tree: Path) -> None:
-    """/proc/PID/cgroup and systemd-cgls show such paths."""
-    path = tree / "unified" / "system.slice"
-    for text in ("system.slice", "/system.slice", "system.slice/"):
-        assert found(proc, UNIFIED, text) == expected(path, 1, None)
-    assert found(proc, UNIFIED, "system.slice/a:b") == expected(path / "a:b", 2, None)
-
-
-def test_a_directory_of_v1(proc: Procfs, tree: Path) -> None:
-    path = tree / "memory" / "system.slice" / "x"
-    assert found(proc, MEMORY, str(path)) == expected(path, 2, "memory")
-    assert found(proc, MEMORY, str(tree / "memory")) == expected(tree / "memory", 0, "memory")
-
-
-def test_a_path_of_v1_with_its_controller(proc: Procfs, tree: Path) -> None:
-    path = tree / "memory" / "system.slice" / "x"
-    assert found(proc, MEMORY, "memory:system.slice/x") == expected(path, 2, "memory")
-    assert found(proc, MEMORY, "memory:/system.slice/x") == expected(path, 2, "memory")
-    assert found(proc, MEMORY, "memory:/") == expected(tree / "memory", 0, "memory")
-
-
-def test_one_of_two_controllers_of_a_hierarchy_will_do(proc: Procfs, tree: Path) -> None:
-    path = tree / "cpu,cpuacct" / "x"
-    for text in ("cpu:x", "cpuacct:/x", str(tree / "cpu" / "x")):
-        assert found(proc, CPU, text) == expected(path, 1, "cpu")
+@pytest.mark.parametrize(
+    ("mount", "text", "path", "level", "controller"),
+    [
+        (UNIFIED, "{}/unified", "unified", 0, None),
+        (UNIFIED, "{}/unified/system.slice", "unified/system.slice", 1, None),
+        (UNIFIED, "{}/unified/system.slice/", "unified/system.slice", 1, None),
+        (UNIFIED, "{}/unified/system.slice/a:b", "unified/system.slice/a:b", 2, None),
+        # Below the root of v2: /proc/PID/cgroup and systemd-cgls show such paths.
+        (UNIFIED, "system.slice", "unified/system.slice", 1, None),
+        (UNIFIED, "/system.slice", "unified/system.slice", 1, None),
+        (UNIFIED, "system.slice/", "unified/system.slice", 1, None),
+        (UNIFIED, "system.slice/a:b", "unified/system.slice/a:b", 2, None),
+        (MEMORY, "{}/memory", "memory", 0, "memory"),
+        (MEMORY, "{}/memory/system.slice/x", "memory/system.slice/x", 2, "memory"),
+        (MEMORY, "memory:/", "memory", 0, "memory"),
+        (MEMORY, "memory:system.slice/x", "memory/system.slice/x", 2, "memory"),
+        (MEMORY, "memory:/system.slice/x", "memory/system.slice/x", 2, "memory"),
+        # One of two controllers of a hierarchy will do.
+        (CPU, "cpu:x", "cpu,cpuacct/x", 1, "cpu"),
+        (CPU, "cpuacct:/x", "cpu,cpuacct/x", 1, "cpu"),
+        (CPU, "{}/cpu/x", "cpu,cpuacct/x", 1, "cpu"),
+    ],
+)
+def test_a_cgroup_by_its_directory_or_path(
+    proc: Procfs, tree: Path, mount: int, text: str, path: str, level: int, controller: str | None
+) -> None:
+    assert found(proc, mount, text.format(tree)) == expected(tree / path, level, controller)
 
 
 def test_a_bind_mount_shows_only_what_is_below(proc: Procfs, tree: Path) -> None:

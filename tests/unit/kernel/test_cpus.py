@@ -30,20 +30,13 @@ def test_what_no_machine_has(text: str) -> None:
         cpus.ranges(text)
 
 
-def test_cpus_that_are_online(tmp_path: Path) -> None:
-    folder = tmp_path / "devices" / "system" / "cpu"
-    folder.mkdir(parents=True)
-    (folder / "online").write_text("0,2-3\n")
-    assert cpus.online(tmp_path) == [0, 2, 3]
-    assert len(cpus.online()) == os.sysconf("SC_NPROCESSORS_ONLN")
-
-
 def test_some_numbers_may_be_of_no_cpu(tmp_path: Path) -> None:
     folder = tmp_path / "devices" / "system" / "cpu"
     folder.mkdir(parents=True)
+    (folder / "online").write_text("0,2\n")
     (folder / "possible").write_text("0,2-3\n")
-    assert cpus.possible(tmp_path) == [0, 2, 3]
-    assert cpus.numbers(tmp_path) == 4
+    assert (cpus.online(tmp_path), cpus.possible(tmp_path), cpus.numbers(tmp_path)) == ([0, 2], [0, 2, 3], 4)
+    assert len(cpus.online()) == os.sysconf("SC_NPROCESSORS_ONLN")
     assert len(cpus.possible()) == os.sysconf("SC_NPROCESSORS_CONF")
 
 
