@@ -43,11 +43,8 @@ def test_a_command_has_the_options_of_what_its_flow_lists(flow: type[Flow]) -> N
         assert not one.short or options[f"-{one.short}"] is options[f"--{one.name}"]
 
 
-def test_nothing_is_asked_for() -> None:
-    assert read() == Filter()
-
-
 def test_tasks() -> None:
+    assert read() == Filter()
     assert read("-p", US) == read("--pid", US) == Filter(pid=os.getpid())
     assert read("--tid", US) == Filter(tid=os.getpid())
     assert read("--comm", "fio") == Filter(comm="fio")
@@ -86,11 +83,6 @@ def test_files(tmp_path: Path) -> None:
     path.touch()
     assert read("--file", str(path)) == Filter(file=mounts.find(str(path)))
     assert read("--dir", str(tmp_path)) == Filter(dir=mounts.find(str(tmp_path)))
-
-
-def test_operations() -> None:
-    assert read("--op", "read") == Filter(op="read")
-    assert read("--op", "write") == Filter(op="write")
 
 
 @pytest.mark.parametrize(

@@ -206,16 +206,13 @@ def test_requests_are_reported_as_they_come_and_the_last_ones_before_the_summary
     assert reported == [f"output {word}" for word in words]
 
 
-def test_a_signal_ends_the_trace_with_a_summary(world: World) -> None:
-    world.clock.at(2.5, interrupt)
-    world.run(1.0, None)
-    assert world.lengths == [1.0, 1.0, 2.5]
-
-
-def test_without_an_interval_there_is_a_summary_alone(world: World) -> None:
-    world.clock.at(200.0, interrupt)
-    world.run(None, None)
-    assert world.lengths == [200.0]
+@pytest.mark.parametrize(("interval_s", "ends", "lengths"), [(1.0, 2.5, [1.0, 1.0, 2.5]), (None, 200.0, [200.0])])
+def test_a_signal_ends_the_trace_with_a_summary(
+    world: World, interval_s: float | None, ends: float, lengths: list[float]
+) -> None:
+    world.clock.at(ends, interrupt)
+    world.run(interval_s, None)
+    assert world.lengths == lengths
 
 
 @pytest.mark.parametrize("interval_s", [None, 3600.0, 1e9])
