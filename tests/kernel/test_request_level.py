@@ -12,6 +12,7 @@ import pytest
 
 from tests.kernel.disks import Disk, fio
 from tests.kernel.test_capture import replayed
+from tests.kernel.test_owners import totals
 from tests.kernel.trace import Line, Trace, count
 from wptrace.bpf import trial
 from wptrace.bpf.object import BpfObject
@@ -21,10 +22,6 @@ from wptrace.flows.io import calls, operations
 # Kinds of rows that are about operations.
 _OPERATIONS = {"operation", "hit", "owned_operation", "owned_hit", "work"}
 _WORDS = ("--level=request", "--by=process", "--waits=0")
-
-
-def totals(report: Line, kind: str) -> list[Line]:
-    return [row for row in report["rows"] if row["kind"] == kind and row["stage"] == "total"]
 
 
 def load(disk: Disk, reads: int, **options: object) -> Line:
