@@ -7,16 +7,10 @@ import pytest
 
 from tests.unit.engine.conftest import Time, clock
 from tests.unit.engine.test_run import Fake
+from tests.unit.engine.test_session import session
 from wptrace.engine.session import Session
 
-__all__ = ["clock"]
-
-
-@pytest.fixture
-def session(clock: Time) -> Session:
-    made = Session([Fake(clock, [])])
-    made.start()
-    return made
+__all__ = ["clock", "session"]
 
 
 @pytest.fixture
