@@ -82,10 +82,9 @@ class StacksView(View):
 class FoldedOutput(TextOutput):
     """A line for each stack and its weight; what else there is to say goes elsewhere, as tools read this."""
 
-    def __init__(self, stream: TextIO, view: StacksView, weight: str, complaints: TextIO = sys.stderr) -> None:
+    def __init__(self, stream: TextIO, view: StacksView, weight: str) -> None:
         super().__init__(stream, view)
         self._weight = weight
-        self._complaints = complaints
 
     def start(self, start: Start) -> None:
         """Do nothing: the output has stacks alone."""
@@ -104,7 +103,7 @@ class FoldedOutput(TextOutput):
             weights[name] = weights.get(name, 0) + weight
         self._print(f"{printable(name)} {weight}" for name, weight in sorted(weights.items()))
         for line in header.losses(report):
-            print(printable(line), file=self._complaints)
+            print(printable(line), file=sys.stderr)
 
 
 VIEW = StacksView

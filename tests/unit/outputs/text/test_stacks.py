@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Mapping
 
 import pytest
@@ -52,11 +51,10 @@ def shown(wanted: Wanted, *results: object) -> list[str]:
     return written(StacksView(wanted), START, *results)
 
 
-def folded(weight: str, *results: object, wanted: Wanted = PLAIN) -> tuple[list[str], list[str]]:
-    """Return the folded lines, and those on standard error."""
-    stream, complaints = Tty(), io.StringIO()
-    play(FoldedOutput(stream, StacksView(wanted), weight, complaints), START, *results)
-    return stream.getvalue().splitlines(), complaints.getvalue().splitlines()
+def folded(weight: str, *results: object, wanted: Wanted = PLAIN) -> list[str]:
+    stream = Tty()
+    play(FoldedOutput(stream, StacksView(wanted), weight), START, *results)
+    return stream.getvalue().splitlines()
 
 
 def test_the_stack_with_the_most_time_comes_last() -> None:
@@ -112,18 +110,18 @@ def test_losses_and_costs_are_reported() -> None:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_move_no_cursor(name: str) -> None:
     hostile = report({IO.group(name, "read", Stack((name,), (name,), name)): cell([MS])})
-    assert all(line.isprintable() for line in [*shown(APART, hostile), *folded(COUNT, hostile, wanted=APART)[0]])
+    assert all(line.isprintable() for line in [*shown(APART, hostile), *folded(COUNT, hostile, wanted=APART)])
 
 
 @pytest.mark.parametrize(("weight", "values"), [(TIME, [3 * MS, 5 * MS]), (COUNT, [3, 1])])
-def test_folded_is_for_other_tools(weight: str, values: list[int]) -> None:
-    lines, complaints = folded(weight, [], report(CELLS, "interval"), report(CELLS, lost=2))
+def test_folded_is_for_other_tools(weight: str, values: list[int], capsys: pytest.CaptureFixture[str]) -> None:
+    lines = folded(weight, [], report(CELLS, "interval"), report(CELLS, lost=2))
     assert lines == [f"entry;read;submit {values[0]}", f"entry;write;submit {values[1]}"]
-    assert [line.split(" x ")[0] for line in complaints] == ["lost: 2", "noted: 2"]
+    assert [line.split(" x ")[0] for line in capsys.readouterr().err.splitlines()] == ["lost: 2", "noted: 2"]
 
 
 def test_folded_devices_are_outermost() -> None:
-    assert folded(COUNT, report(CELLS), wanted=APART)[0] == [
+    assert folded(COUNT, report(CELLS), wanted=APART) == [
         "sda;entry;read;submit 2",
         "sda;entry;write;submit 1",
         "sdb;entry;read;submit 1",
@@ -132,7 +130,7 @@ def test_folded_devices_are_outermost() -> None:
 
 def test_a_folded_stack_is_one_line_on_any_terminal() -> None:
     long = Stack(("a frame",) * 50)
-    assert folded(COUNT, report({IO.group("sda", "read", long): cell([MS])}))[0] == ["a frame;" * 49 + "a frame 1"]
+    assert folded(COUNT, report({IO.group("sda", "read", long): cell([MS])})) == ["a frame;" * 49 + "a frame 1"]
 
 
 def test_nothing_is_said_of_single_ones_in_flight() -> None:
