@@ -278,7 +278,15 @@ def memory(options: argparse.Namespace) -> int | None:
 
 
 def budget(options: argparse.Namespace) -> float | None:
-    return None if options.budget is None else percent(options.budget, "--budget")
+    """The share of 5%, 5 or 0.5%."""
+    if options.budget is None:
+        return None
+    found = parse_share(options.budget)
+    if found is None:
+        raise UsageError(
+            f"--budget takes a percentage above 0 and up to 100 such as 5% or 0.5%, not {options.budget!r}"
+        )
+    return found
 
 
 def interval(options: argparse.Namespace) -> tuple[float | None, int | None]:
@@ -463,14 +471,6 @@ def sample(text: str) -> int:
     if one != "1" or not slash or not _NUMBER.fullmatch(count) or not 0 < int(count) < 1 << 32:
         raise UsageError(f"{text!r} is not a share such as 1/100")
     return int(count)
-
-
-def percent(text: str, option: str) -> float:
-    """The share of 5%, 5 or 0.5%."""
-    found = parse_share(text)
-    if found is None:
-        raise UsageError(f"{option} takes a percentage above 0 and up to 100 such as 5% or 0.5%, not {text!r}")
-    return found
 
 
 def add_devices(parser: argparse._ActionsContainer, more: str = "") -> None:
