@@ -7,8 +7,7 @@ import functools
 import mmap
 import os
 import struct
-from collections.abc import Collection
-from typing import Callable, NamedTuple
+from typing import NamedTuple
 
 from wptrace.bpf import atomics
 from wptrace.bpf.generated import Generated, Target, is_accepted
@@ -61,23 +60,16 @@ def functions() -> bool:
     return bool(function) and is_accepted(Target("fentry", _FUNCTION, function), NOTHING)
 
 
-def attempt(
-    name: str,
-    program: str,
-    prepare: Callable[[BpfObject], None] | None = None,
-    without_maps: Collection[str] = (),
-) -> Trial:
-    """Loads the one program of the object `name` and attaches it; everything is gone again on return."""
-    with open_here(name) as obj:
+def attempt(program: str, needs: str = "") -> Trial:
+    """Load one of FEATURES and attach it, with the one map that it needs; everything is gone again on return."""
+    with open_here(FEATURES) as obj:
         for other in obj.progs.values():
             other.autoload = other.name == program
-        for unused in without_maps:
-            obj.maps[unused].disable()
+        for found in obj.maps.values():
+            if found.name != needs:
+                found.disable()
         section = obj.progs[program].section
         try:
-            if prepare is not None:
-                prepare(obj)
-            section = obj.progs[program].section
             obj.load()
         except WptraceError as error:
             return Trial(program, section, False, reason("refused at load", error))

@@ -172,7 +172,7 @@ def resolve(name: str, attempts: Attempts, prepare: Callable[[BpfObject], None])
                 raise
             refused[program_name] = _said(error)
             # A kernel without trampolines, or with a policy against them, refuses every fentry and fexit program.
-            if _of_function(attempts.sections[program_name]) and not trial.attempt("features", "fentry", _alone).works:
+            if _of_function(attempts.sections[program_name]) and not trial.attempt("fentry").works:
                 _refuse_functions(attempts)
             _check(attempts, error)
         except BaseException:
@@ -252,11 +252,6 @@ def _refuse_functions(attempts: Attempts) -> None:
     for program, section in attempts.sections.items():
         if _of_function(section):
             attempts.refused.setdefault(program, "this kernel takes no fentry and fexit programs")
-
-
-def _alone(features: BpfObject) -> None:
-    for unused in features.maps.values():
-        unused.disable()
 
 
 def _check(attempts: Attempts, last: WptraceError | None) -> None:

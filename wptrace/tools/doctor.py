@@ -157,8 +157,7 @@ def _feature(name: str) -> Check:
     if name in _IN_PROGRAMS:
         found = trial.attempt_in_program(name)
     else:
-        unused = {"ring", "storage"} - {{"ring_buffer": "ring", "task_storage": "storage"}.get(name, "")}
-        found = trial.attempt("features", name, without_maps=unused)
+        found = trial.attempt(name, {"ring_buffer": "ring", "task_storage": "storage"}.get(name, ""))
     if found.works:
         return Check(name, OK, found.section)
     return Check(name, MISSING, f"{_FEATURES[name]}: {found.reason}", _ADVICE.get(name, ""))
