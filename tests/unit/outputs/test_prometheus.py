@@ -60,6 +60,11 @@ def key(name: str, **labels: str) -> Key:
     return name, frozenset(labels.items())
 
 
+def by(label: str, name: str, found: Mapping[Key, float]) -> dict[str, float]:
+    """Return the samples of one name by the values of a label."""
+    return {dict(labels)[label]: count for (of, labels), count in found.items() if of == name}
+
+
 READ = {"device": "sda", "operation": "read", "kind": "request"}
 
 
@@ -81,11 +86,7 @@ def test_where_each_value_is_known_an_edge_has_its_own() -> None:
     """A request of 4 KiB is in the bucket of 4 KiB, because most requests have such a size."""
     cells = {SIZES.group("sda", "read"): {"total": Tally({512: 1, 4096: 5, 4608: 2, 1 << 30: 1})}}
     found = of(Metrics([source(SIZES, name="size")]), snapshot(cells, sized({SIZES.group("sda", "read"): 999})))
-    counts = {
-        dict(labels)["le"]: count
-        for (name, labels), count in found.items()
-        if name == "wptrace_size_value_bytes_bucket"
-    }
+    counts = by("le", "wptrace_size_value_bytes_bucket", found)
     assert (counts["512.0"], counts["2048.0"], counts["4096.0"], counts["8192.0"]) == (1, 1, 6, 8)
     assert (counts["33554432.0"], counts["+Inf"]) == (8, 9)
     assert found[key("wptrace_size_bytes_total", **READ)] == 999
@@ -188,11 +189,7 @@ def test_long_names_that_begin_alike_are_two_series() -> None:
     names = [f"{'x' * 200}{end}" for end in ("1", "2", "\ud800")]
     cells = {group(name): {"total": distribution([1000] * count)} for count, name in enumerate(names, 1)}
     found = of(Metrics([source(KIND)]), snapshot(cells))
-    counts = {
-        dict(labels)["device"]: count
-        for (name, labels), count in found.items()
-        if name == "wptrace_io_duration_seconds_count"
-    }
+    counts = by("device", "wptrace_io_duration_seconds_count", found)
     assert sorted(counts.values()) == [1, 2, 3]
     assert {len(name) for name in counts} == {128}
 
@@ -203,8 +200,7 @@ def test_names_of_other_bytes_are_other_series() -> None:
     cells = {kind.group(name): {"total": distribution([1000])} for name in ("\udcff", "\udcfe", "\udcffx")}
     made = Metrics([source(kind)]).text([snapshot(cells)], PROCESS)
     found = samples(classic(made.encode(errors="replace").decode()))
-    tasks = [dict(labels)["task"] for name, labels in found if name == "wptrace_io_duration_seconds_count"]
-    assert sorted(tasks) == [r"\xfe", r"\xff", r"\xffx"]
+    assert sorted(by("task", "wptrace_io_duration_seconds_count", found)) == [r"\xfe", r"\xff", r"\xffx"]
 
 
 def test_there_is_an_end_to_the_number_of_series_and_none_is_lost() -> None:
@@ -258,12 +254,7 @@ def test_an_owner_called_others_is_one_of_them(labels: tuple[str, ...]) -> None:
     metrics.own(Owners(labels, lambda owner: (owner.partition(" ")[0],) * len(labels), 9))
     for _ in range(2):
         found = of(metrics, snapshot(cells))
-    counts = {
-        dict(labels)["namespace"]: count
-        for (name, labels), count in found.items()
-        if name == "wptrace_io_owner_duration_seconds_count"
-    }
-    assert counts == {"a": 1, "others": 5}
+    assert by("namespace", "wptrace_io_owner_duration_seconds_count", found) == {"a": 1, "others": 5}
 
 
 def test_owners_are_labels_by_choice() -> None:
