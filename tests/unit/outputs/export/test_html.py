@@ -60,18 +60,19 @@ def summary(found: Any = None, **changes: Any) -> Report:
     return path.report(found, "summary", **changes)
 
 
-def twice(report: Report) -> Report:
-    """Make a summary with everything doubled."""
+def times(count: int, report: Report) -> Report:
+    """Make a summary of so many seconds, in each of which was the same."""
     cells = {group: {name: one.copy() for name, one in found.items()} for group, found in report.cells.items()}
-    for found in cells.values():
-        for one in found.values():
-            one.merge(one.copy())
-    return report._replace(cells=arranged(cells, path.KINDS), duration_ns=2 * SECOND, ts_ns=report.ts_ns)
+    for group, found in report.cells.items():
+        for name, one in found.items():
+            for _ in range(count - 1):
+                cells[group][name].merge(one)
+    return report._replace(cells=arranged(cells, path.KINDS), duration_ns=count * SECOND)
 
 
 def test_columns_add_up_to_the_whole(tmp_path: Path) -> None:
     """The last part of a trace is in no interval."""
-    found = reported(tmp_path, path.start(), path.report(ts_ns=NOON - SECOND // 2), twice(summary()))
+    found = reported(tmp_path, path.start(), path.report(ts_ns=NOON - SECOND // 2), times(2, summary()))
     assert len(found["columns"]) == 2
     assert found["columns"][0][1] == found["columns"][1][0]
     checked = 0
@@ -171,13 +172,7 @@ def test_the_slowest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_a_long_trace_has_no_more_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(over_time, "COLUMNS", 16)
     reports = [path.report(ts_ns=NOON + at * SECOND) for at in range(over_time.COLUMNS + 5)]
-    last = reports[-1].ts_ns
-    cells = {group: {name: one.copy() for name, one in found.items()} for group, found in path.cells().items()}
-    for _ in reports[1:]:
-        for group, found in path.cells().items():
-            for name, one in found.items():
-                cells[group][name].merge(one)
-    whole = summary(cells, ts_ns=last)._replace(duration_ns=len(reports) * SECOND)
+    whole = times(len(reports), summary(ts_ns=reports[-1].ts_ns))
     columns = reported(tmp_path, path.start(), *reports, whole)["columns"]
     assert over_time.COLUMNS / 2 <= len(columns) <= over_time.COLUMNS
     assert sum(cells["0"]["total"][0] for _, _, cells, _ in columns) == 500 * len(reports)
