@@ -61,20 +61,17 @@ def test_closed_descriptors_are_no_reason_to_fail(command: list[str], closed: st
     assert bool(found.stdout) is (">&-" not in closed.replace("2>&-", ""))
 
 
-@pytest.mark.parametrize("words", [["io", "0.05", "2"], ["io", "0.05", "2", "--json"]])
-@pytest.mark.parametrize("to_a_file", [True, False])
-def test_a_full_disk_is_reported_in_one_sentence(words: list[str], to_a_file: bool) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        *([*FAKE, "io", "0.05", "2", *form, *file] for form in ([], ["--json"]) for file in ([], ["-o", "/dev/full"])),
+        [*WPTRACE, "doctor"],
+        [*WPTRACE, "--help"],
+    ],
+)
+def test_a_full_disk_is_reported_in_one_sentence(command: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
-        more = ["-o", "/dev/full"] if to_a_file else []
-        found = run(FAKE, *words, *more, stdout=PIPE if to_a_file else full)
-    assert found.returncode == 1
-    assert sentence(found.stderr) == "the output cannot be written: No space left on device"
-
-
-@pytest.mark.parametrize("words", [["doctor"], ["--help"]])
-def test_every_command_tells_of_a_full_disk(words: list[str]) -> None:
-    with Path("/dev/full").open("w") as full:
-        found = run(WPTRACE, *words, stdout=full)
+        found = run(command, stdout=PIPE if "-o" in command else full)
     assert found.returncode == 1
     assert sentence(found.stderr) == "the output cannot be written: No space left on device"
 

@@ -583,26 +583,19 @@ def test_a_signal_asks_for_the_end_and_wakes(number: signal.Signals) -> None:
         assert signal.getsignal(number) is signal.SIG_DFL
 
 
-def test_a_hang_up_that_nohup_ignores_stays_ignored() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+@pytest.mark.parametrize(("number", "asked"), [(signal.SIGHUP, False), (signal.SIGINT, True)])
+def test_what_nohup_ignores_stays_ignored_and_a_background_job_is_interrupted(
+    number: signal.Signals, asked: bool
+) -> None:
+    before = signal.signal(number, signal.SIG_IGN)
     try:
         with Stop() as stop:
-            os.kill(os.getpid(), signal.SIGHUP)
-            assert not stop.asked
-            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            assert (signal.getsignal(number) is signal.SIG_IGN) is not asked
+            os.kill(os.getpid(), number)
+            assert stop.asked is asked
+        assert signal.getsignal(number) is signal.SIG_IGN
     finally:
-        signal.signal(signal.SIGHUP, before)
-
-
-def test_an_interrupt_works_in_a_background_job_as_well() -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with Stop() as stop:
-            os.kill(os.getpid(), signal.SIGINT)
-            assert stop.asked
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
 
 
 def test_a_list_is_asked_for_once_however_often(world: World) -> None:
