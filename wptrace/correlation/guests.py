@@ -218,7 +218,7 @@ def _bound(asked: Asked, served: Served) -> Bound:
 
 
 def _by_place(disk: Disk) -> dict[Place, tuple[list[int], list[int]]]:
-    """Return the requests of both sides by place, each in order."""
+    """Return the requests of both sides by place, those of the host in order."""
     found: dict[Place, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     for number, asked in enumerate(disk.asked):
         found[_place(asked)][0].append(number)
@@ -226,8 +226,7 @@ def _by_place(disk: Disk) -> dict[Place, tuple[list[int], list[int]]]:
         place = _place(served)
         if place in found:
             found[place][1].append(number)
-    for ours, theirs in found.values():
-        ours.sort(key=lambda number: disk.asked[number].handed)
+    for _, theirs in found.values():
         theirs.sort(key=lambda number: disk.served[number].begin)
     return found
 
@@ -384,7 +383,7 @@ def shares(
     """
     begin, end = min(one.begin for one in served), max(one.end for one in served)
     took = asked.seen - asked.handed
-    host = [Share(HOST + name, ns) for name, ns in stretches if ns]
+    host = [Share(HOST + name, ns) for name, ns in stretches]
     parts = end - begin - sum(share.ns for share in host)
     before: list[Share] = []
     after: list[Share] = []
