@@ -77,6 +77,16 @@ def test_false_ones_that_are_fewer_are_found(
 
 def test_what_cannot_be_is_no_voter() -> None:
     assert agreed([Bound(0, 5, 4), Bound(0, 1, 9)]) == ([Bound(0, 1, 9)], 1)
+    most = [Bound(0, 100, 110)] * 3
+    assert agreed([*most, *[Bound(0, 0, 10)] * 2, *[Bound(0, 200, 50)] * 2]) == (most, 4)
+
+
+def test_neighbours_in_time_vote_and_no_others() -> None:
+    """Of a moment four minutes away, all that is less than 120 ms off may be true."""
+    second = 10**9
+    right = [Bound(at * second, 0, 0) for at in (*range(0, 512, 2), *range(1, 512, 2))]
+    found, others = agreed([*right, Bound(500 * second, second // 10, second // 10)])
+    assert (sorted(found), others) == (sorted(right), 1)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +96,7 @@ def test_what_cannot_be_is_no_voter() -> None:
         ([(0, 10), (5, 20), (8, 9)], (8, 9)),
         ([(0, 10), (5, 20), (100, 101)], (5, 10)),
         ([(0, 10), (2, 3), (50, 90), (60, 61), (70, 75)], (2, 3)),
+        ([(0, 10), (20, 29), (40, 43), (50, 60)], (40, 43)),
         ([(0, 0), (0, 0)], (0, 0)),
     ],
 )
@@ -100,3 +111,12 @@ def test_two_clocks_of_one_moment_have_no_drift() -> None:
 def test_an_offset_far_from_all_that_is_known_is_less_certain() -> None:
     found = Offset([Bound(0, -5, 5)])
     assert found.at(10**9) == Bound(10**9, -5 - WANDER_PPM * 1000, 5 + WANDER_PPM * 1000)
+    found = Offset([Bound(0, -5, 5), Bound(4000, 2, 9)])
+    assert found.at(-2000) == Bound(-2000, -1, 6)
+    assert found.at(6000) == Bound(6000, 1, 8)
+    assert found.widths == [5, 5]
+
+
+def test_what_cannot_be_beside_the_one_before_is_left_out() -> None:
+    found = Offset([Bound(0, 0, 5), Bound(10, 50, 60), Bound(20, 2, 90)])
+    assert list(found.bounds) == [Bound(0, 1, 5), Bound(20, 2, 6)]
