@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.thorough import cases
 from tests.unit.analysis.made_sides import COLUMNS, LABELS, SECOND, Load, compared, of_stretches, seeded, side
+from wptrace.analysis.chance import NEVER
 from wptrace.analysis.changes import Change
 from wptrace.analysis.diff import NOT_BY_OWNER, Difference
 from wptrace.analysis.measured import STRETCHES, Stretch, joined_stretches
@@ -63,16 +66,36 @@ def test_where_seconds_differ_it_takes_more_of_them() -> None:
 
 def test_where_it_is_slower_is_said() -> None:
     rand = seeded(1)
-    found = whole(
-        compared(
-            side([Load(200, {"fs": _FS, "device": _DEVICE})], rand),
-            side([Load(200, {"fs": _FS, "device": (160_000.0, 0.5)})], rand),
-        )
-    )
+    before = side([Load(200, {"fs": _FS, "device": _DEVICE})], rand)
+    found = whole(compared(before, side([Load(200, {"fs": _FS, "device": (160_000.0, 0.5)})], rand)))
+    assert found.figures.keys() == {"mean", "p99", "rate", "fs", "device"}
+    # Two ways to estimate the same error.
+    assert found.errors["same", 0] == pytest.approx(found.figures["mean"].odds.error, rel=0.2)
     assert {name for name, figure in found.figures.items() if figure.real} == {"mean", "p99", "device"}
     assert found.split.of("same") == found.split.b_ns - found.split.a_ns
+    (cells,) = before.report.cells.values()
+    assert found.figures["p99"].a == pytest.approx(cells[TOTAL].percentile(99), rel=0.07)
     assert found.p99 is not None
     assert found.p99.mix_ns == 0
+
+
+@pytest.mark.parametrize(
+    ("fs", "device", "expected"),
+    [
+        # 0.5 %, 2.5 % and 5 %; a stage has to differ by 3 %, and by 0.1 % of the whole.
+        (100.0, 84_420.0, set()),
+        (100.0, 86_100.0, {"mean"}),
+        (100.0, 88_200.0, {"mean", "device"}),
+        (170.0, 84_000.0, set()),
+        (190.0, 84_000.0, {"fs"}),
+    ],
+)
+def test_what_is_sure_and_small_is_no_finding(fs: float, device: float, expected: set[str]) -> None:
+    rand = seeded(1)
+    a = side([Load(200, {"fs": (100.0, 1e-5), "device": (84_000.0, 1e-5)})], rand)
+    found = whole(compared(a, side([Load(200, {"fs": (fs, 1e-5), "device": (device, 1e-5)})], rand)))
+    assert {name for name, figure in found.figures.items() if figure.real} == expected
+    assert found.figures["mean"].odds.p < 1e-6
 
 
 def test_a_rate_is_that_of_the_recording() -> None:
@@ -82,6 +105,37 @@ def test_a_rate_is_that_of_the_recording() -> None:
     ]
     assert found.real
     assert 190 < found.a < 210 < 390 < found.b < 410
+    # A time of less than 1 us may be the tracing itself between two levels, and a rate is none.
+    levels = compared(side([Load(200, {"fs": _FS})], rand), side([Load(400, {"fs": _FS})], rand, level="block"))
+    assert whole(levels).figures["rate"].real
+    # Where there are too few seconds to compare, each arrival is independent.
+    short = whole(compared(side([Load(200, {"fs": _FS})], rand, 3), side([Load(400, {"fs": _FS})], rand, 2)))
+    found = short.figures["rate"]
+    assert found.odds.error == pytest.approx((found.a / 3 + found.b / 2) ** 0.5)
+    assert short.errors == {}
+
+
+def test_one_second_in_which_all_stood_still_does_not_hide_that_all_others_are_slower() -> None:
+    rand = seeded(1)
+    a = side([Load(200, {"device": _DEVICE})], rand)
+    *most, last = side([Load(200, {"device": (240_000.0, 0.5)})], rand).measured["operation"].stretches
+    for still in last.classes["read"].values():
+        still.times = [20 * ns for ns in still.times]
+        still.squares = [20**2 * square for square in still.squares]
+    assert whole(compared(a, of_stretches([*most, last]))).figures["device"].real
+
+
+def test_what_is_not_known_of_stretches_is_not_said() -> None:
+    rand = seeded(1)
+    known = side([Load(200, {"device": _DEVICE})], rand)
+    first, *others = side([Load(400, {"device": _DEVICE})], rand).measured["operation"].stretches
+    # Without the only second in which there is anything, there is nothing.
+    once = of_stretches([first, *(one._replace(classes={}) for one in others)])
+    assert whole(compared(known, once)).errors == whole(compared(once, known)).errors == {}
+    operations = known.measured["operation"]
+    timeless = known._replace(measured={"operation": operations._replace(stretches=[])})
+    found = whole(compared(timeless, once))
+    assert (found.errors, found.figures["rate"].a, found.figures["rate"].odds) == ({}, 0.0, NEVER)
 
 
 def test_few_are_not_compared() -> None:
@@ -105,6 +159,7 @@ def test_a_stage_that_one_does_not_observe_is_part_of_the_other_one() -> None:
     # If both observe the stage, its time is gone.
     seen = whole(compared(a, side([Load(200, {"fs": (505_000.0, 0.2)})], rand)))
     assert seen.figures["fs"].real
+    assert seen.figures["journal"].real
 
 
 def test_a_stage_that_no_disk_of_one_has_is_not_zero_there() -> None:
@@ -155,6 +210,27 @@ def test_owners_are_compared_where_there_are_several() -> None:
     real = {one.owner: one.figures["mean"].real for one in found.changes}
     assert real == {"": True, "app": False, "batch": True}
     assert [one.owner for one in compared(side([app], rand), side([app], rand)).changes] == [""]
+    # Where owners have a kind of their own, another one has the total.
+    kind = OWNED["comm"][0]
+    owned = [
+        one._replace(measured={kind.name: one.measured["operation"]._replace(kind=kind)})
+        for one in (side([app, batch], rand), side([app, slow], rand))
+    ]
+    assert {one.owner: one.figures["mean"].real for one in compared(*owned).changes} == {"app": False, "batch": True}
+
+
+def test_an_owner_that_makes_larger_requests_has_another_mix() -> None:
+    rand = seeded(1)
+    app = Load(200, {"device": _DEVICE})
+    small = app._replace(owner="batch")
+    large = Load(200, {"device": (400_000.0, 0.5)}, owner="batch", bytes=65_536)
+    a, b = [app, small, large._replace(rate=20)], [app, small._replace(rate=20), large]
+    batch = next(one for one in compared(side(a, rand), side(b, rand)).changes if one.owner == "batch")
+    grown = batch.split.b_ns - batch.split.a_ns
+    assert batch.split.of("size") == pytest.approx(grown, rel=0.1)
+    assert 0 < batch.errors["size", 0] < grown / 10
+    # All of the time is in one stage.
+    assert batch.errors["size", 0] == pytest.approx(batch.errors["size", COLUMNS.index("device") + 1])
 
 
 def test_stretches_are_put_together_until_they_are_few() -> None:

@@ -90,6 +90,7 @@ def finding(rule: Any, cells: Cells | Case, **more: Any) -> Finding:
         ({HITS: cell(9)}, "cached"),
         ({HITS: cell(9), REQUESTS: cell(2, device=5)}, "largest"),
         ({REQUESTS: cell(9)}, "unmeasured"),
+        ({REQUESTS: cell(9, device=0)}, "unmeasured"),
         ({LAYER.group("dm-0", "read"): cell(9, device=5)}, "idle"),
         ({READ: cell(2, device=5)}, "largest"),
     ],
@@ -237,6 +238,11 @@ def test_tail_names_the_stage_that_makes_it_though_another_is_larger() -> None:
     assert found.figures["stage_p99_ns"] == pytest.approx(60 * MS, rel=0.07)
 
 
+def test_the_shortest_tail_of_the_fewest() -> None:
+    took = distribution([1] * (verdict.TAIL_COUNT - 3) + [5] * 3)
+    assert finding(verdict.tail, {READ: {"device": took, "total": took}}).figures["ratio"] == 5.0
+
+
 def test_the_tail_is_made_by_what_grows_most_towards_it() -> None:
     """The queue is slower even in the slowest hundredth, but it always was."""
     slow = [place < 20 for place in range(1000)]
@@ -292,6 +298,7 @@ def test_inside_tells_what_took_the_cpu() -> None:
     assert verdict.inside(case({READ: cell(10, device=100 * MS, preempted=9 * MS)})) is None
     assert verdict.inside(case({READ: cell(10, device=8 * MS)})) is None
     assert verdict.inside(case({HITS: cell(9)})) is None
+    assert verdict.inside(case({READ: cell(9, device=0, preempted=0)})) is None
 
 
 def test_lost_counts_operations_and_requests() -> None:
