@@ -209,9 +209,9 @@ class Distribution:
         min_known = first_values or self.min < earlier.min
         max_known = first_values or self.max > earlier.max
         edges = list(recent.filled())
-        if edges and not min_known:
+        if not min_known:
             recent.min = max(self.min, edges[0][0])
-        if edges and not max_known:
+        if not max_known:
             recent.max = min(self.max, edges[-1][1] - 1)
         recent.exact = self.exact and min_known and max_known
         return recent

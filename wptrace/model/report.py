@@ -453,7 +453,7 @@ def _as_folded(earlier: Snapshot, now: Snapshot) -> tuple[Cells, Counters]:
     for group in gone:
         into.setdefault(group.of_others, []).append(group)
     for others, left in into.items():
-        parts = [others, *(group for group in left if group != others)]
+        parts = [others, *left]
         cells[others] = of_one_row(cells.pop(one, {}) for one in parts)
         sums: Counter[str] = Counter()
         for one in parts:
