@@ -106,8 +106,10 @@ def test_counters_that_were_not_read_at_one_moment() -> None:
     book = Book.read(started=5, finished=4, lost={STATE_FULL: 3, UNMATCHED_END: 0}, noted={RECURSION: 0})
     assert (book.started, book.in_flight) == (7, 0)
     assert (book.lost, book.noted) == ({STATE_FULL: 3}, {})
-    later = Book.read(started=8, finished=5, lost={STATE_FULL: 3}, noted={RECURSION: 2})
+    book.failed = 1
+    later = Book.read(started=8, finished=5, lost={STATE_FULL: 3}, noted={RECURSION: 2}, failed=3)
     assert law_holds(later.interval(book).as_dict())
+    assert later.interval(book).failed == 2
     assert later.noted == {RECURSION: 2}
 
 

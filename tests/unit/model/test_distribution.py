@@ -150,6 +150,36 @@ def test_a_copy_is_equal_and_apart(numbers: list[int]) -> None:
     assert state(original) == state(of(numbers))
 
 
+@examples
+@given(samples)
+def test_what_was_packed_is_as_it_was(numbers: list[int]) -> None:
+    packed = of(numbers)
+    for _ in range(2):
+        packed.pack()
+    packed.merge(of([5]))
+    assert packed.buckets == of([*numbers, 5]).buckets
+    assert state(packed) == state(of([*numbers, 5]))
+
+
+def test_zeros_that_were_left_out() -> None:
+    made = of([7, 9])
+    made.add_zeros(3)
+    assert state(made) == state(of([0, 0, 0, 7, 9]))
+    made.add_zeros(-1)
+    assert made.count == 5
+
+
+def test_a_scaled_one_has_the_same_spread() -> None:
+    """Of what does not divide evenly, the largest remainders are rounded up."""
+    made = of([1, 1, 1, 5, 7, 7])
+    for count, buckets in ((12, [6, 2, 4]), (4, [2, 1, 1]), (2, [1, 0, 1]), (1, [1, 0, 0])):
+        found = made.scaled(count)
+        assert [found.buckets[slot] for slot in (1, 5, 7)] == buckets
+        assert (found.count, found.sum, found.sumsq) == (count, 22 * count // 6, 126 * count // 6)
+        assert (found.min, found.max, found.exact) == (1, 7, True)
+    assert state(made.scaled(0)) == state(of([]).scaled(5)) == state(Distribution())
+
+
 def test_cells_that_saw_nothing_are_ignored() -> None:
     cell = of([700, 900])
     whole = Distribution()
@@ -218,9 +248,11 @@ def test_when_the_extremes_of_an_interval_are_known() -> None:
     assert (recent(101, 198).min, recent(101, 198).max) == (100, 200)
     assert [recent(111, 150, 120).percentile(percent) for percent in (0, 100)] == [107, 151]
     assert of([5, 9]).delta(Distribution()).exact
+    assert of([0, 0]).delta(Distribution()).exact
     merged = of([5])
     merged.merge(recent(150))
     assert not merged.exact
+    assert not merged.delta(Distribution()).exact
     merged = of([5])
     merged.merge(Distribution())
     assert merged.exact
@@ -248,6 +280,14 @@ def test_the_deviation_of_two_values_is_that_of_the_extremes(values: list[int]) 
     estimated = Distribution()
     estimated.add_counts(made.buckets, made.count, made.sum, made.min, made.max, None)
     assert estimated.stddev == pytest.approx(statistics.pstdev(values), rel=1e-6, abs=1)
+
+
+def test_the_deviation_is_no_larger_than_what_lies_between_the_extremes() -> None:
+    """All are in the lowest hundredth of their bucket."""
+    made = of([1_000_000 + 60 * (number % 10) for number in range(100)])
+    estimated = Distribution()
+    estimated.add_counts(made.buckets, made.count, made.sum, made.min, made.max, None)
+    assert estimated.stddev <= 540 / 2
 
 
 def test_extremes_that_came_before_are_no_values_of_now() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Differences of snapshots."""
+"""Reports: differences of snapshots, and their rows."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from wptrace.flows.io.kinds import REQUEST
+from wptrace.flows.io.kinds import OPERATION, REQUEST
 from wptrace.flows.io.options import COMM
 from wptrace.flows.io.parts.owners import KINDS
 from wptrace.model.distribution import Distribution
-from wptrace.model.kind import OTHERS, Comm, Group
-from wptrace.model.report import BYTES, UNTIMED, Overhead, Report, Snapshot, arranged, since
+from wptrace.model.kind import ALL, CPU, OTHERS, Comm, Group, Kind, Label, Noun
+from wptrace.model.report import BYTES, UNTIMED, Overhead, Report, Snapshot, arranged, everywhere, since
 
 FLUSH = REQUEST.group("sda", "flush")
 
@@ -107,3 +107,76 @@ def test_who_stays_idle_costs_no_look_into_it_when_others_leave(monkeypatch: pyt
     assert since(second, first) == ({}, {})
     # Only that of the others, who have as much as before.
     assert looked == [100]
+
+
+# --- Rows -------------------------------------------------------------------------------------------------------------
+
+COSTS = Overhead(0, 0, 0, 0, 0, 0)
+TASKS = Kind("on_cpu", Noun("task"), [Label("cpu", CPU), Label("who", "text")], ranked=True)
+
+
+def one_of(ns: int, **stages: int) -> dict[str, Distribution]:
+    found = {}
+    for name, took in {"total": ns, **stages}.items():
+        found[name] = Distribution()
+        found[name].add(took)
+    return found
+
+
+def report_of(cells: Mapping[Group, dict[str, Distribution]], **counters: Mapping[Group, Mapping[str, int]]) -> Report:
+    return Report(
+        "summary", 0, 0, {}, arranged(cells, [REQUEST, OPERATION, TASKS]), counters.get("counters", {}), COSTS
+    )
+
+
+def test_rows_are_by_place_and_kind_and_ranked_ones_by_what_they_took() -> None:
+    whole = Kind("machine", Noun("machine"), [])
+    order = [
+        whole.group(),
+        REQUEST.group(ALL, "read"),
+        REQUEST.group("sda", "read"),
+        REQUEST.group("sda", "write"),
+        OPERATION.group("sda", "read"),
+        REQUEST.group("sdb", "flush"),
+    ]
+    ranked = [TASKS.group(7, "b"), TASKS.group(3, "a"), TASKS.group(10, "a"), TASKS.group("others", "c")]
+    cells = {group: one_of(5) for group in reversed(order)}
+    cells.update((group, one_of(9 if group.values[0] == 7 else 5)) for group in reversed(ranked))
+    assert list(arranged(cells, [whole, REQUEST, OPERATION, TASKS])) == [*order, *ranked]
+
+
+def test_a_share_is_that_of_the_own_total_or_of_all_ranked_ones() -> None:
+    read = REQUEST.group("sda", "read")
+    cells = {read: one_of(100, device=80, unattributed=0), **{TASKS.group(0, who): one_of(25) for who in "abc"}}
+    found = report_of({**cells, TASKS.group(0, "d"): one_of(125)})
+    shares = [("device", 0.8), ("total", 1.0), ("total", 0.625), *[("total", 0.125)] * 3]
+    # What took no time, and is rare, has no row.
+    assert [(row.metric, row.share) for row in found.rows] == shares
+    # Those that are left out are still part of the whole.
+    few = found.only([TASKS.group(0, "a"), read])
+    assert [(row.metric, row.share) for row in few.rows] == [shares[-1], *shares[:2]]
+
+
+def test_what_is_not_told_apart_is_added_up() -> None:
+    reads = {REQUEST.group(dev, "read"): one_of(10, device=7) for dev in ("sda", "sdb")}
+    alone = one_of(5, device=5)
+    write, operation = REQUEST.group("sdb", "write"), OPERATION.group("sda", "read")
+    counters = {
+        **{group: {BYTES: 512, UNTIMED: 1, "merged": 3} for group in reads},
+        operation: {BYTES: 512, "merged": 1},
+    }
+    found = report_of({**reads, write: alone, operation: one_of(30)}, counters=counters)
+    anywhere = REQUEST.group(ALL, "read")
+    assert everywhere(found.cells)[write.everywhere]["total"] is alone["total"]
+    for merged in (found.everywhere(), found.without(["dev"]), found.without(["dev"], [REQUEST])):
+        assert (merged.cells[anywhere]["total"].sum, merged.cells[anywhere]["device"].count) == (20, 2)
+        assert merged.counters[anywhere] == {BYTES: 1024, UNTIMED: 2, "merged": 6}
+        assert merged.events(anywhere) == {"merged": 6}
+        # The bytes of operations are those of their requests.
+        assert merged.bytes == 1024
+    assert operation in found.without(["dev"], [REQUEST]).cells
+    assert operation not in found.without(["dev"]).cells
+
+
+def test_costs_are_those_since_and_memory_is_a_level() -> None:
+    assert Overhead(10, 20, 30, 40, 50, 60).since(Overhead(1, 2, 3, 4, 5, 6)) == Overhead(9, 18, 27, 40, 50, 54)

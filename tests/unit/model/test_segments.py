@@ -51,5 +51,7 @@ def test_behind_them_is_what_is_left_of_each_stage() -> None:
     ],
 )
 def test_sums_are_in_order_of_stages(event: Event, timed: bool) -> None:
+    known = {name: ns for name, ns in event.stages.items() if name in event.group.kind}
+    assert sums(list(segments(event))) == +Counter(known)
     assert is_timed(event) == timed
     assert order(event) == ("" if timed else "in order of stages, not of time")

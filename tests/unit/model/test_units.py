@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wptrace.errors import UsageError
-from wptrace.model.units import NS_PER, duration, parse_duration, rate, size
+from wptrace.model.units import NS_PER, duration, parse_bytes, parse_duration, parse_share, rate, size
 
 examples = settings(max_examples=60, deadline=None)
 
@@ -63,6 +63,7 @@ def test_whole_numbers_of_units(number: int, unit: str, blank: str) -> None:
         ("0s", 0),
         ("0", 0),
         ("0.0", 0),
+        (f"{2**63 - 1}ns", 2**63 - 1),
     ],
 )
 def test_parse(text: str, ns: int) -> None:
@@ -84,6 +85,7 @@ def test_not_a_duration(text: str) -> None:
         ("5MS", "the duration '5MS' has an unknown unit: the units are ns, us, ms, s, m, h"),
         ("0.5ns", "the duration '0.5ns' is not a whole number of nanoseconds"),
         ("99999999h", "the duration '99999999h' is longer than 292 years"),
+        (f"{2**63}ns", f"the duration '{2**63}ns' is longer than 292 years"),
     ],
 )
 def test_what_is_wrong_is_said(text: str, complaint: str) -> None:
@@ -122,3 +124,33 @@ def test_size(count: float, text: str) -> None:
 )
 def test_rate(per_second: float, text: str) -> None:
     assert rate(per_second) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("0", 0),
+        ("512", 512),
+        ("64K", 65_536),
+        ("1m", 1_048_576),
+        ("2G", 2_147_483_648),
+        ("9" * 18, int("9" * 18)),
+        *((wrong, None) for wrong in ("", "K", "1.5K", "-1", "1T", "64 K", "9" * 19, "٣")),
+    ],
+)
+def test_bytes(text: str, count: int | None) -> None:
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [
+        ("5%", 0.05),
+        ("5", 0.05),
+        ("0.5%", 0.005),
+        ("100%", 1.0),
+        *((wrong, None) for wrong in ("", "%", "0", "0.0%", "100.5", "101%", "-5", "5%%", "1e1", "٣")),
+    ],
+)
+def test_a_share(text: str, share: float | None) -> None:
+    assert parse_share(text) == share
