@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 
 import pytest
 
@@ -28,6 +29,15 @@ from wptrace.analysis.chance import Noise, Odds
 def test_the_distances_of_tables(distance: float, freedom: float, p: float) -> None:
     assert chance.two_sided(distance, freedom) == pytest.approx(p, rel=2e-3)
     assert chance.two_sided(-distance, freedom) == chance.two_sided(distance, freedom)
+
+
+@pytest.mark.parametrize("x", [-0.5, 0.0, 0.05, 0.3, 0.5, 0.8, 0.99, 1.0, 1.5])
+def test_the_beta_function_is_that_of_binomials(x: float) -> None:
+    chosen = min(max(x, 0.0), 1.0)
+    for many in (1, 2, 7, 40):
+        for least in range(1, many + 1):
+            of = [math.comb(many, n) * chosen**n * (1 - chosen) ** (many - n) for n in range(least, many + 1)]
+            assert chance.incomplete_beta(x, least, many - least + 1) == pytest.approx(sum(of), abs=1e-12)
 
 
 def test_the_two_ways_to_compute_agree() -> None:
@@ -64,8 +74,43 @@ def test_stretches_that_differ_make_a_mean_uncertain() -> None:
     # Halves of 100 each, with means around 100: a standard error of 50 / sqrt(8 - 1).
     unsteady = chance.of_ratio([5_000, 15_000] * 4, counts, 1.0)
     assert unsteady.variance == pytest.approx(50**2 / 7)
+    assert chance.of_ratio([5_000, 15_000] * 2, counts[:4], 1.0).variance == pytest.approx(50**2 / 3)
     # With so few stretches, their variation is unknown.
     assert chance.of_ratio([5_000, 15_000], counts[:2], 1.0) == Noise(1.0, 199)
+    assert chance.of_ratio([], [], 1.0) == Noise(1.0, 1)
+
+
+def test_levels_are_means_of_logarithms() -> None:
+    """And vary as these do, or as a single object around the mean. Where there was nothing there is no level."""
+    steady = chance.of_levels([0, *[10_000] * 8], [0, *[100] * 8], 4.0)
+    assert steady is not None
+    assert steady[0] == pytest.approx(math.log(100))
+    assert steady[1].variance == pytest.approx(4.0 / 100**2)
+    assert steady[1].freedom == 7
+    unsteady = chance.of_levels([1_000, 100_000] * 2, [100] * 4, 4.0)
+    assert unsteady is not None
+    assert unsteady[0] == pytest.approx(math.log(100))
+    assert unsteady[1].variance == pytest.approx(math.log(10) ** 2 / 3)
+    # The longer one weighs more.
+    longer = chance.of_levels([1_000, 1_000, 1_000, 500_000], [100, 100, 100, 500], 4.0)
+    assert longer is not None
+    assert longer[0] == pytest.approx((3 * math.log(10) + 5 * math.log(1_000)) / 8)
+    assert chance.of_levels([0, 500, 500, 500], [100] * 4, 4.0) is None
+
+
+def test_the_jackknife_of_a_mean_is_its_own_error() -> None:
+    values = [3.0, 8.0, 1.0, 14.0, 9.0]
+    without = [(sum(values) - one) / (len(values) - 1) for one in values]
+    found = chance.of_parts(without)
+    assert found.variance == pytest.approx(statistics.variance(values) / len(values))
+    assert found.freedom == 4
+
+
+def test_odds_of_two_that_vary_unlike() -> None:
+    """The freedom is that of Welch and Satterthwaite."""
+    found = chance.odds(3.0, Noise(1.0, 9), Noise(4.0, 4))
+    assert found.error == pytest.approx(5**0.5)
+    assert found.p == pytest.approx(chance.two_sided(3 / 5**0.5, 25 / (1 / 9 + 16 / 4)))
 
 
 def test_stretches_that_are_longer_weigh_more() -> None:

@@ -12,11 +12,12 @@ from tests.unit.outputs.samples import KIND, OVERHEAD
 from wptrace.analysis.unlike import unlike
 from wptrace.model.book import RING_FULL, UNMATCHED_START, Book
 from wptrace.model.budget import EACH, Cost, Spending
-from wptrace.model.kind import REQUESTS
+from wptrace.model.kind import REQUESTS, Kind
 from wptrace.model.report import UNTIMED, Report, Resource, Source, Start
 
 SECOND = 1_000_000_000
 GROUP = KIND.group("sda", "read")
+BY_DISK = Kind(KIND.name, KIND.noun, KIND.labels[:1], KIND.stages)
 
 
 def start(**more: Any) -> Start:
@@ -69,6 +70,8 @@ def said(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[tuple[str, 
         ({}, {"duration_ns": 20 * SECOND}, []),
         ({}, {"duration_ns": 21 * SECOND}, [("duration", "10.0 s", "21.0 s", False)]),
         ({"duration_ns": 21 * SECOND}, {}, [("duration", "21.0 s", "10.0 s", False)]),
+        ({}, {"kinds": (BY_DISK,)}, [("requests", "from G to C by dev, op", "from G to C by dev", False)]),
+        ({}, {"kinds": ()}, []),
         # How it is shown, and of what.
         ({"filters": {"unit": "us", "command": "x"}}, {"filters": {"segments": True}}, []),
         ({"filters": {"dev": ["sda", "sdb"]}}, {}, [("filter dev", "sda, sdb", "none", False)]),
