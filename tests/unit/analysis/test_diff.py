@@ -9,13 +9,13 @@ from tests.thorough import cases
 from tests.unit.analysis.made_sides import COLUMNS, LABELS, SECOND, Load, compared, of_stretches, seeded, side
 from wptrace.analysis.chance import NEVER
 from wptrace.analysis.changes import Change
-from wptrace.analysis.diff import NOT_BY_OWNER, Difference
+from wptrace.analysis.diff import NOT_BY_OWNER, Difference, Side
 from wptrace.analysis.measured import STRETCHES, Stretch, joined_stretches
 from wptrace.analysis.split import Sums
-from wptrace.flows.io.kinds import KINDS, STAGES, WITHIN
+from wptrace.flows.io.kinds import KINDS, OPERATION, STAGES, WITHIN
 from wptrace.flows.io.parts.owners import KINDS as OWNED
-from wptrace.model.kind import TOTAL
-from wptrace.model.report import Source
+from wptrace.model.kind import TASK, TOTAL, Kind, Label, Noun, Task
+from wptrace.model.report import BYTES, Source
 
 # Medians in nanoseconds, and their spread.
 _FS, _DEVICE = (5_000.0, 0.8), (80_000.0, 0.5)
@@ -130,7 +130,8 @@ def test_what_is_not_known_of_stretches_is_not_said() -> None:
     known = side([Load(200, {"device": _DEVICE})], rand)
     first, *others = side([Load(400, {"device": _DEVICE})], rand).measured["operation"].stretches
     # Without the only second in which there is anything, there is nothing.
-    once = of_stretches([first, *(one._replace(classes={}) for one in others)])
+    nothing = [one._replace(classes={}) for one in others]
+    once = of_stretches([nothing[0], first, *nothing])
     assert whole(compared(known, once)).errors == whole(compared(once, known)).errors == {}
     operations = known.measured["operation"]
     timeless = known._replace(measured={"operation": operations._replace(stretches=[])})
@@ -157,9 +158,12 @@ def test_a_stage_that_one_does_not_observe_is_part_of_the_other_one() -> None:
     assert not change.figures["fs"].real
     assert any(one.what == "stage journal" and one.b == "not observed" for one in found.unlike)
     # If both observe the stage, its time is gone.
-    seen = whole(compared(a, side([Load(200, {"fs": (505_000.0, 0.2)})], rand)))
+    b = side([Load(200, {"fs": (505_000.0, 0.2)})], rand)
+    seen = whole(compared(a, b))
     assert seen.figures["fs"].real
     assert seen.figures["journal"].real
+    assert seen.figures["journal"].relative == -1.0
+    assert whole(compared(b, a)).figures["journal"].relative is None
 
 
 def test_a_stage_that_no_disk_of_one_has_is_not_zero_there() -> None:
@@ -180,15 +184,47 @@ def test_filters_that_differ_are_said_and_counts_are_not_compared() -> None:
     assert not whole(found).figures["rate"].real
 
 
-def test_rows_that_one_could_not_have_are_neither_new_nor_gone() -> None:
+@pytest.mark.parametrize("swapped", [False, True])
+def test_rows_that_one_could_not_have_are_neither_new_nor_gone(swapped: bool) -> None:
     rand = seeded(1)
     reads, writes = Load(200, {"fs": _FS}), Load(200, {"fs": _FS}, op="write")
-    found = compared(side([reads], rand, filters={"op": "read"}), side([reads, writes], rand))
-    assert [pair.unseen for pair in found.pairs if pair.a is None] == ["filtered out"]
-    found = compared(side([reads], rand), side([reads, writes], rand))
-    assert [pair.unseen for pair in found.pairs if pair.a is None] == [""]
-    found = compared(side([reads], rand), side([reads, reads._replace(dev="sdb")], rand, filters={"dev": []}))
-    assert [pair.unseen for pair in found.pairs if pair.a is None] == ["not traced"]
+
+    def unseen(fewer: Side, more: Side) -> str:
+        found = compared(more, fewer) if swapped else compared(fewer, more)
+        (pair,) = [pair for pair in found.pairs if pair.a is None or pair.b is None]
+        assert (pair.b if swapped else pair.a) is None
+        assert pair.bytes[1 if swapped else 0] == 0 < pair.bytes[0 if swapped else 1]
+        assert all(not both.unseen for both in found.pairs if both is not pair)
+        return pair.unseen
+
+    assert unseen(side([reads], rand, filters={"op": "read"}), side([reads, writes], rand)) == "filtered out"
+    assert unseen(side([reads], rand), side([reads, writes], rand)) == ""
+    other = side([reads, reads._replace(dev="sdb")], rand, filters={"dev": []})
+    assert unseen(side([reads], rand), other) == "not traced"
+
+
+def test_processes_of_one_name_have_one_row() -> None:
+    kind = Kind("turn", Noun("turn"), [Label("task", TASK)], sized=True)
+    one, other = (kind.group(Task("fio", pid, pid)) for pid in (7, 9))
+    made = side([Load(200, {"fs": _FS})], seeded(1), kinds=[kind])
+    total = next(iter(made.report.cells.values()))[TOTAL]
+    bytes_of = {one: {BYTES: 3}, other: {BYTES: 4}}
+    report = made.report._replace(cells={one: {TOTAL: total}, other: {TOTAL: total}}, counters=bytes_of)
+    (pair,) = compared(made._replace(report=report), made._replace(report=report)).pairs
+    assert (pair.values, pair.bytes) == (("fio",), (7, 7))
+    assert pair.a is not None
+    assert pair.a[TOTAL].count == 2 * total.count
+
+
+def test_what_is_not_the_same_is_not_compared() -> None:
+    """Neither its figures nor its rows, though it has the same name."""
+    rand = seeded(1)
+    a, b = side([Load(200, {"fs": _FS})], rand), side([Load(200, {"fs": _FS})], rand)
+    kind = Kind(OPERATION.name, OPERATION.noun, OPERATION.labels[:1], OPERATION.stages, book=OPERATION.book)
+    other = b.measured["operation"]._replace(kind=kind)
+    found = compared(a, b._replace(start=b.start._replace(kinds=[kind]), measured={kind.name: other}))
+    assert found.changes == []
+    assert all(pair.b is not None for pair in found.pairs)
 
 
 def test_rows_by_owner_of_one_alone() -> None:
