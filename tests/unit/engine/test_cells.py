@@ -14,6 +14,7 @@ from tests.unit.outputs.samples import group
 from wptrace.bpf.maps import Map
 from wptrace.engine import cells as cells_module
 from wptrace.engine.cells import Cells
+from wptrace.errors import WptraceError
 from wptrace.kernel import cpus
 from wptrace.model.distribution import SLOTS, index
 from wptrace.model.kind import Group
@@ -66,8 +67,9 @@ class FakeMap:
         cell = cells[cpu]
         cell[2] = max(cell[2], value ^ _ALL_BITS)
         cell[3] = max(cell[3], value)
-        squares = value * value if self.squares else 0
-        for place, amount in ((0, 1), (1, value), (4, squares), (6 + index(value), 1)):
+        if self.squares:
+            cell[5], cell[4] = divmod((cell[5] << 64) + cell[4] + value * value, 1 << 64)
+        for place, amount in ((0, 1), (1, value), (6 + index(value), 1)):
             cell[place] += amount
 
 
@@ -99,7 +101,7 @@ def test_elements_are_numbered_as_their_groups(made: FakeMap) -> None:
 
 
 def test_elements_with_other_keys_are_followed(made: FakeMap) -> None:
-    """They may appear at any time, and each has its own sums."""
+    """They may appear at any time, and each has its own number and sums."""
     found = cells(made)
     made.count("a", 0, 5)
     found.read()
@@ -112,6 +114,25 @@ def test_elements_with_other_keys_are_followed(made: FakeMap) -> None:
     found.read()
     found.read()
     assert {group: stages["all"].sum for group, stages in found.distributions.items()} == {A: 11, LATE: 1000}
+    found = cells(made, A, B)
+    assert [found.follow(key, LATE) for key in ("a", "late")] == [2, 3]
+    made.count(0, 0, 1)
+    found.read()
+    assert {group: stages["all"].sum for group, stages in found.distributions.items()} == {A: 1, LATE: 1011}
+
+
+def test_squares_take_more_than_64_bits(made: FakeMap) -> None:
+    """That of 5 s does."""
+    found = cells(made, A)
+    for times in (1, 2, 3):
+        made.count(0, times % 2, 5_000_000_000)
+        found.read()
+        assert found.distributions[A]["all"].sumsq == times * 5_000_000_000**2
+
+
+def test_a_map_of_another_version_is_refused() -> None:
+    with pytest.raises(WptraceError, match="of different versions"):
+        Cells(cast("Map", FakeMap()), [A], ["all", "more"])
 
 
 def test_an_element_of_another_group_begins_with_nothing(made: FakeMap) -> None:
@@ -146,7 +167,12 @@ def test_two_elements_of_one_group_are_added_up(made: FakeMap) -> None:
     assert found.distributions[A]["all"].sum == 101
 
 
-def test_what_a_sparse_stage_is_short_of_took_no_time(made: FakeMap) -> None:
+@pytest.mark.parametrize("ordered", [True, False])
+def test_what_a_sparse_stage_is_short_of_took_no_time(
+    made: FakeMap, monkeypatch: pytest.MonkeyPatch, ordered: bool
+) -> None:
+    monkeypatch.setattr(cells_module, "_ORDERED", ordered)
+    monkeypatch.setattr(cpus, "barrier", lambda: None)
     found = cells(made, A, sparse=True)
     for value in (5, 9):
         made.count(0, 1, value)
@@ -165,6 +191,30 @@ def test_what_a_sparse_stage_is_short_of_took_no_time(made: FakeMap) -> None:
     found = cells(made, A, sparse=True)
     found.read()
     assert (found.distributions[A]["all"].count, found.distributions[A]["all"].buckets[0]) == (5, 2)
+    # In another element of the group as well.
+    made.elements["more"] = [[2, *[0] * (len(FIELDS) - 1)], [1, *[0] * (len(FIELDS) - 1)]]
+    found.follow("more", A)
+    found.read()
+    assert (found.distributions[A]["all"].count, found.distributions[A]["all"].buckets[0]) == (8, 5)
+
+
+def test_what_took_no_time_and_ended_between_both_reads_is_seen_with_the_next(
+    made: FakeMap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Cells(cast("Map", made), [A], ["all"], sparse=True, firsts=made.firsts)
+    monkeypatch.setattr(cells_module, "_ORDERED", False)
+    made.count(0, 0, 5)
+
+    def seen(ends: int) -> int:
+        monkeypatch.setattr(cpus, "barrier", lambda: made.elements[0][0].__setitem__(0, made.elements[0][0][0] + ends))
+        found.read()
+        return found.shared()[A]["all"].count
+
+    assert [seen(0), seen(1)] == [1, 1]
+    last = found.shared()[A]["all"]
+    assert [seen(0), seen(0)] == [2, 2]
+    # Earlier results do not change.
+    assert last.count == 1
 
 
 def test_without_squares_the_deviation_is_estimated() -> None:
