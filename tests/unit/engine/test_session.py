@@ -12,7 +12,8 @@ from tests.unit.engine.conftest import Time
 from tests.unit.engine.test_run import Fake
 from tests.unit.outputs.samples import request
 from wptrace.engine.session import Session, Trace
-from wptrace.model.report import Event, Report
+from wptrace.model.book import INCONSISTENT
+from wptrace.model.report import Event, Report, Snapshot
 
 
 class Windows:
@@ -97,6 +98,36 @@ def test_one_that_comes_late_has_a_window_from_then_on(session: Session, clock: 
     # A snapshot in between shows the counts of that moment, not those of the last turn.
     assert between[0].book.finished == 1
     assert first.finished == first.reports[-1].book.finished - 1 == 6
+
+
+def test_a_verdict_is_about_its_window_alone(session: Session, clock: Time) -> None:
+    (trace,) = session.traces
+    flow = trace.flow
+    assert isinstance(flow, Fake)
+    flow.slow_after = 100.0
+    trace.subscribe(Windows(trace, 1.0))
+    before: list[Snapshot] = []
+    clock.at(90.5, lambda: before.append(trace.snapshot()))
+    play(session, clock, 200.0)
+
+    def rules(now: Snapshot) -> list[str]:
+        verdict = trace.window_with_verdict(trace.first, now, "interval").verdict
+        assert verdict is not None
+        return [finding.rule for finding in verdict.findings]
+
+    assert "grew" not in rules(before[0])
+    assert "grew" in rules(trace.snapshot())
+
+
+def test_what_shrank_is_noted_in_the_book_of_its_window(session: Session) -> None:
+    (trace,) = session.traces
+    earlier = trace.snapshot()
+    (group,) = earlier.cells
+    more = {name: found.copy() for name, found in earlier.cells[group].items()}
+    more["total"].add(5)
+    assert trace.window(earlier, earlier._replace(cells={group: more}), "interval").book.noted == {}
+    shrank = trace.window(earlier._replace(cells={group: more}), earlier, "interval")
+    assert shrank.book.noted == {INCONSISTENT: 1}
 
 
 def test_all_consumers_get_all_events(session: Session, clock: Time) -> None:
