@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file that is complete at the end, or does not exist; only its owner may read it."""
+"""A file that is complete at the end, or does not exist; only its owner may read it.
+
+Its folder may be in one of another user, who could put a link in its place at any moment: it is opened once, and
+everything happens in what was opened.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +28,32 @@ class ExportFile:
         if not path.name:
             raise UsageError(f"{path} does not name a file")
         # Who may write to the folder cannot take a name first that he cannot predict. Any name leaves room for it.
-        self._temporary = path.with_name(f".wptrace-{os.urandom(8).hex()}")
+        self._temporary = f".wptrace-{os.urandom(8).hex()}"
         self._file: BinaryIO | None = None
         self.discarded = False
-        self._check()
-        if not os.access(path.parent, os.W_OK | os.X_OK):
-            raise WptraceError(f"{path} cannot be written: its folder does not exist or is not writable")
+        unusable = WptraceError(f"{path} cannot be written: its folder does not exist or is not writable")
+        try:
+            self._folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            raise unusable from None
+        try:
+            self._check()
+            if not os.access(".", os.W_OK | os.X_OK, dir_fd=self._folder):
+                raise unusable
+        except WptraceError:
+            self._leave()
+            raise
+
+    def _leave(self) -> None:
+        """Close the folder."""
+        if self._folder >= 0:
+            os.close(self._folder)
+            self._folder = -1
 
     def _check(self) -> None:
         """Check what is there already."""
         try:
-            found = self.path.lstat()
+            found = os.stat(self.path.name, dir_fd=self._folder, follow_symlinks=False)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -54,7 +73,7 @@ class ExportFile:
             # Somebody else may have put a file under this name: no link is followed, nothing is overwritten.
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             try:
-                self._file = os.fdopen(os.open(self._temporary, flags, _MODE), "wb")
+                self._file = os.fdopen(os.open(self._temporary, flags, _MODE, dir_fd=self._folder), "wb")
             except OSError as error:
                 raise self._failed(error) from None
         return self._file
@@ -70,22 +89,26 @@ class ExportFile:
         try:
             # Some file systems say only now that there is no room for it.
             file.close()
-            self._temporary.replace(self.path)
+            self._move()
         except OSError as error:
             raise self._failed(error) from None
         self._file = None
+        self._leave()
+
+    def _move(self) -> None:
+        os.replace(self._temporary, self.path.name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
 
     def discard(self) -> None:
         """Remove what was not committed."""
         self.discarded = True
-        if self._file is None:
-            return
-        file, self._file = self._file, None
-        with suppress(OSError):
-            self._temporary.unlink()
-        # The disk may have no room for the rest of the buffer.
-        with suppress(OSError):
-            file.close()
+        if self._file is not None:
+            file, self._file = self._file, None
+            with suppress(OSError):
+                os.unlink(self._temporary, dir_fd=self._folder)
+            # The disk may have no room for the rest of the buffer.
+            with suppress(OSError):
+                file.close()
+        self._leave()
 
 
 class Sink(io.RawIOBase):

@@ -14,6 +14,7 @@ from tests.unit.outputs import path, samples
 from wptrace.errors import UsageError, WptraceError
 from wptrace.outputs import export
 from wptrace.outputs.export.file import ExportFile
+from wptrace.outputs.export.folder import ExportFolder
 from wptrace.outputs.registry import Wanted
 
 
@@ -62,6 +63,55 @@ def test_no_link_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     file.commit()
     assert (tmp_path / "kept").read_text() == "kept"
     assert not place.is_symlink()
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_link_in_the_place_of_its_folder_is_not_followed(tmp_path: Path, when: str) -> None:
+    """Who owns the folder above it can put one there at any moment after the file was looked at."""
+    place, kept = tmp_path / "theirs" / "report.html", tmp_path / "kept"
+    place.parent.mkdir()
+    kept.mkdir()
+    (kept / "report.html").write_text("kept")
+    file = ExportFile(place)
+    if when == "meanwhile":
+        file.write(b"new")
+    place.parent.rename(tmp_path / "moved")
+    place.parent.symlink_to(kept)
+    file.write(b"new")
+    file.commit()
+    assert (left(kept), (kept / "report.html").read_text()) == (["report.html"], "kept")
+    assert left(tmp_path / "moved") == ["report.html"]
+
+
+def test_a_link_in_the_place_of_a_folder_that_is_filled_is_not_followed(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "traces.otf2").write_text("kept")
+    (tmp_path / "theirs").mkdir()
+    file = ExportFolder(tmp_path / "theirs" / "out")
+    folder = file.folder()
+    (begun,) = (tmp_path / "theirs").iterdir()
+    begun.rename(tmp_path / "moved")
+    begun.symlink_to(kept)
+    (folder / "traces.otf2").write_text("new")
+    file.discard()
+    assert (kept / "traces.otf2").read_text() == "kept"
+    assert left(tmp_path / "moved") == ["traces.otf2"]
+
+
+def test_it_leaves_no_descriptor(tmp_path: Path) -> None:
+    before = left(Path("/proc/self/fd"))
+    for target in (ExportFile, ExportFolder):
+        for number in range(3):
+            file = target(tmp_path / f"{target.__name__}{number}")
+            if isinstance(file, ExportFolder):
+                file.folder()
+            if number:
+                file.commit()
+            file.discard()
+    with pytest.raises(UsageError):
+        ExportFile(tmp_path / "ExportFolder1")
+    assert left(Path("/proc/self/fd")) == before
 
 
 def test_the_name_it_has_until_then_cannot_be_predicted(tmp_path: Path) -> None:
