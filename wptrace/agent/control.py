@@ -7,17 +7,23 @@ requests of root and its own user only, and a client accepts an answer from that
 
 from __future__ import annotations
 
+import math
 import os
+import select
 import socket
 import struct
+import time
 from contextlib import suppress
 from typing import Callable
 
+from wptrace.engine.session import QuietConsumer
 from wptrace.errors import NotPermittedError, WptraceError
 
 _LONGEST = 512
 _MOST = 16
 """Requests to handle at a time; others wait."""
+_PAUSE_S = 0.05
+"""Everybody may send: how long nothing is read then, so that a flood takes little CPU time."""
 _PATIENCE_S = 10.0
 _CREDENTIALS = struct.Struct("3i")
 _YES, _NO = "+", "-"
@@ -46,8 +52,9 @@ def _received(from_: socket.socket) -> tuple[str, int, int, str | bytes | None]:
     return data.decode(errors="replace"), pid, uid, address
 
 
-class Control:
-    """Answers requests. It never blocks: an answer that cannot be sent at once is dropped."""
+class Control(QuietConsumer):
+    """Answers requests. It never blocks: an answer that cannot be sent at once is dropped. `fd` is readable if there
+    is something to serve; the turn is at the end of a pause."""
 
     def __init__(self, answer: Answer) -> None:
         """Raise OSError if the name is already in use."""
@@ -59,12 +66,23 @@ class Control:
         except OSError:
             self._socket.close()
             raise
+        self._poll = select.epoll()
+        self._poll.register(self._socket, select.EPOLLIN)
 
     @property
     def fd(self) -> int:
-        return self._socket.fileno()
+        return self._poll.fileno()
 
     def serve(self) -> None:
+        self._serve()
+        self._poll.modify(self._socket, 0)
+        self.due = time.monotonic() + _PAUSE_S
+
+    def turn(self, now: float) -> None:
+        self._poll.modify(self._socket, select.EPOLLIN)
+        self.due = math.inf
+
+    def _serve(self) -> None:
         for _ in range(_MOST):
             try:
                 asked, _pid, uid, address = _received(self._socket)
@@ -83,6 +101,7 @@ class Control:
                 self._socket.sendto(said.encode(errors="replace")[:_LONGEST], address)
 
     def close(self) -> None:
+        self._poll.close()
         self._socket.close()
 
 

@@ -2,7 +2,8 @@
 """An HTTP endpoint for text, served between two reads of the rings.
 
 Clients are not trusted, and nothing waits for them: there are few connections at a time, each with one short request,
-one answer and a timeout of a few seconds, and a new connection replaces the oldest one.
+one answer and a timeout of a few seconds, and a new connection replaces the oldest one. They are accepted so slowly
+that a flood of them takes little CPU time, and leaves each the time for its request.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import math
 import select
 import socket
 import time
+from collections import deque
 from contextlib import suppress
 from functools import cached_property
 from typing import Callable
@@ -22,7 +24,11 @@ from wptrace.engine.session import QuietConsumer
 from wptrace.errors import WptraceError
 
 _MOST = 16
+# So many connections are accepted in this time: the oldest of _MOST is at least this old when it is replaced.
+_ACCEPTED_S = 0.125
 _LONGEST_REQUEST = 8192
+_MOST_PIECES = 32
+"""A request in more pieces would cost a wakeup for each."""
 _PATIENCE_S = 10.0
 # Without descriptors or memory a connection cannot be accepted, but stays ready: it is looked at again later.
 _FULL, _PAUSE_S = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM), 1.0
@@ -51,6 +57,7 @@ class _Connection:
     def __init__(self, peer: socket.socket, until: float) -> None:
         self.socket, self.until = peer, until
         self.asked = b""
+        self.pieces = 0
         self.left: list[memoryview] | None = None
         """What is still to be sent."""
 
@@ -94,6 +101,8 @@ class Endpoint(QuietConsumer):
         self._connections: dict[int, _Connection] = {}
         """Oldest first."""
         self._accept_again = math.inf
+        self._accepted = deque([-math.inf] * _MOST, _MOST)
+        """When the last ones were accepted."""
 
     def listen(self, address: Address) -> socket.socket:
         """Open a socket to move to."""
@@ -132,11 +141,13 @@ class Endpoint(QuietConsumer):
 
     def serve(self) -> None:
         """Do everything that does not block."""
-        for fd, _ in self._poll.poll(0):
-            if fd == self._listening.fileno():
-                self._accept()
-            elif fd in self._connections:
+        ready = [fd for fd, _ in self._poll.poll(0)]
+        for fd in ready:
+            if fd in self._connections:
                 self._go_on(self._connections[fd])
+        # New ones come last: they may replace one whose request is there.
+        if self._listening.fileno() in ready:
+            self._accept()
         self._look_at_clock()
 
     def turn(self, now: float) -> None:
@@ -152,20 +163,28 @@ class Endpoint(QuietConsumer):
         self.due = min([self._accept_again, *(one.until for one in self._connections.values())])
 
     def _accept(self) -> None:
-        for _ in range(_MOST):
+        while True:
+            now = time.monotonic()
+            if now < self._accepted[0] + _ACCEPTED_S:
+                self._pause(self._accepted[0] + _ACCEPTED_S)
+                return
             try:
                 peer, _ = self._listening.accept()
             except OSError as error:
                 # That was the last, the client has left, or there are too many open files.
                 if error.errno in _FULL:
-                    self._poll.modify(self._listening, 0)
-                    self._accept_again = time.monotonic() + _PAUSE_S
+                    self._pause(now + _PAUSE_S)
                 return
+            self._accepted.append(now)
             if len(self._connections) == _MOST:
                 self._drop(next(iter(self._connections.values())))
             peer.setblocking(False)
-            self._connections[peer.fileno()] = _Connection(peer, time.monotonic() + _PATIENCE_S)
+            self._connections[peer.fileno()] = _Connection(peer, now + _PATIENCE_S)
             self._poll.register(peer, select.EPOLLIN)
+
+    def _pause(self, until: float) -> None:
+        self._poll.modify(self._listening, 0)
+        self._accept_again = until
 
     def _go_on(self, one: _Connection) -> None:
         try:
@@ -181,9 +200,11 @@ class Endpoint(QuietConsumer):
     def _read(self, one: _Connection) -> None:
         more = one.socket.recv(_LONGEST_REQUEST)
         one.asked += more
-        if not more:
+        one.pieces += 1
+        whole = b"\r\n\r\n" in one.asked or len(one.asked) > _LONGEST_REQUEST
+        if not more or (one.pieces == _MOST_PIECES and not whole):
             self._drop(one)
-        elif b"\r\n\r\n" in one.asked or len(one.asked) > _LONGEST_REQUEST:
+        elif whole:
             one.left = self._answer(one.asked)
             one.asked = b""
             self._poll.modify(one.socket, select.EPOLLOUT)

@@ -173,6 +173,7 @@ class Agent:
             say(f"--trigger cannot reach this agent: {error.strerror}")
         else:
             session.reader.attend(self._control.fd, self._control.serve)
+            self._first.subscribe(self._control)
 
     @property
     def words(self) -> str:

@@ -116,3 +116,37 @@ def test_a_client_without_a_name_gets_no_answer_and_does_no_harm() -> None:
         peer.sendto(b"slow", f"\0wptrace-agent/{os.getpid()}")
         made.serve()
     made.close()
+
+
+def test_a_flood_is_served_in_few_turns() -> None:
+    """Whoever may not ask anything could otherwise keep the agent busy."""
+    asked: list[str] = []
+
+    def answer(name: str) -> str:
+        asked.append(name)
+        return "yes"
+
+    made = Control(answer)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as peer:
+        peer.setblocking(False)
+
+        def send() -> None:
+            with suppress(BlockingIOError):
+                while True:
+                    peer.sendto(b"slow", f"\0wptrace-agent/{os.getpid()}")
+
+        def woken() -> bool:
+            return bool(select.select([made.fd], [], [], 0)[0])
+
+        for _ in range(3):
+            send()
+            assert woken()
+            made.serve()
+            before = len(asked)
+            send()
+            assert not woken()
+            assert len(asked) == before
+            made.turn(made.due)
+            assert made.due == float("inf")
+        assert woken()
+    made.close()

@@ -10,8 +10,9 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -161,10 +162,23 @@ def test_a_failure_of_the_trace_is_the_answer(served: Served) -> None:
 
 def test_a_request_may_come_in_pieces(served: Served) -> None:
     with served.connect() as peer:
-        for at in range(len(whole := get())):
-            peer.sendall(whole[at : at + 1])
+        for at in range(0, len(whole := get()), 2):
+            peer.sendall(whole[at : at + 2])
             served.endpoint.serve()
         assert status(served.rest(peer)) == 200
+
+
+def test_but_not_in_many(served: Served) -> None:
+    """Each would wake the agent."""
+    with served.connect() as peer:
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sent = 0
+        with suppress(ConnectionError):
+            while sent < 1000:
+                sent += peer.send(b"x")
+                served.endpoint.serve()
+        assert sent < 100
+    assert served.endpoint.due == float("inf")
 
 
 def test_who_does_not_read_holds_nobody_up_and_is_dropped(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,8 +197,9 @@ def test_who_does_not_read_holds_nobody_up_and_is_dropped(served: Served, monkey
         assert len(served.rest(dead)) < len(LARGE)
 
 
-def test_there_are_few_connections_however_many_come(served: Served) -> None:
+def test_there_are_few_connections_however_many_come(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Idle connections make room for new ones."""
+    monkeypatch.setattr(endpoint, "_ACCEPTED_S", 0.0)
     before = len(list(Path("/proc/self/fd").iterdir()))
     with ExitStack() as stack:
         idle = []
@@ -196,6 +211,44 @@ def test_there_are_few_connections_however_many_come(served: Served) -> None:
         assert served.exchange(get()).endswith(TEXT.encode())
         served.endpoint.turn(float("inf"))
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_flood_is_accepted_slowly(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No connection is replaced before there was time for its request, and nobody is woken for those that wait."""
+    now = 1000.0
+    monkeypatch.setattr(endpoint, "time", SimpleNamespace(monotonic=lambda: now))
+    with ExitStack() as stack:
+        first = stack.enter_context(served.connect())
+        for _ in range(16):
+            stack.enter_context(served.connect())
+        served.endpoint.serve()
+        served.endpoint.serve()
+        assert served.endpoint.due == now + 0.125
+        assert not select.select([served.endpoint.fd], [], [], 0)[0]
+        first.sendall(get())
+        served.endpoint.serve()
+        assert status(first.recv(1 << 20)) == 200
+        now = served.endpoint.due
+        served.endpoint.turn(now)
+        served.endpoint.serve()
+        assert served.endpoint.due == now + endpoint._PATIENCE_S - 0.125
+        last = stack.enter_context(served.connect())
+        last.sendall(get())
+        served.endpoint.serve()
+        served.endpoint.serve()
+        assert status(last.recv(1 << 20)) == 200
+
+
+def test_a_request_that_is_there_comes_before_new_connections(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "_ACCEPTED_S", 0.0)
+    with ExitStack() as stack:
+        oldest, *_ = [stack.enter_context(served.connect()) for _ in range(16)]
+        served.endpoint.serve()
+        for _ in range(2):
+            stack.enter_context(served.connect())
+        oldest.sendall(get())
+        served.endpoint.serve()
+        assert served.accepted == [""]
 
 
 def test_who_leaves_early_leaves_nothing(served: Served) -> None:
