@@ -99,7 +99,7 @@ def measure(repeats: int, records: int) -> dict[str, Any]:
                     part._copy()
                 dump = Path(folder, f"{number}.wpt")
                 with _timed(took, "dump"):
-                    made = part.dump(dump, start, flow.view)
+                    made = part.copied(start, flow.view)(dump)
             with _timed(took, "summary"):
                 _replay(dump, folder, "json")
             with _timed(took, "page"):

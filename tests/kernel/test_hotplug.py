@@ -221,7 +221,7 @@ def test_a_disk_that_gets_busy_has_the_row_of_an_idle_one(
         assert found["other"] - in_rows["other"] == 10 * without
         assert found.total() == sum(reads.made.values())
         if flow.flight_recorder is not None:
-            flow.flight_recorder.dump(tmp_path / "dump.wpt", start, flow.view)
+            flow.flight_recorder.copied(start, flow.view)(tmp_path / "dump.wpt")
             again = replayed(tmp_path / "dump.wpt")
             assert of_devices(again[-1]["rows"], "request") == found
 

@@ -249,7 +249,7 @@ def test_requests_that_a_budget_leaves_untimed_are_recorded(disk: Disk, tmp_path
         assert counts["untimed"] >= count * 14 // 16
         recorder = flow.flight_recorder
         assert recorder is not None
-        recorder.dump(tmp_path / "dump.wpt", start, flow.view)
+        recorder.copied(start, flow.view)(tmp_path / "dump.wpt")
     assert len(of(replayed(tmp_path / "dump.wpt"), "request")) == count == 320
 
 

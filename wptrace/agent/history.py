@@ -6,15 +6,16 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Callable
 
+from wptrace.agent.disk import AT_END_S, Disk, Get
 from wptrace.capture.writer import About, CaptureOutput
 from wptrace.engine.session import QuietConsumer, Trace, next_due
 from wptrace.errors import WptraceError
 from wptrace.kernel.files import is_regular
-from wptrace.model.report import Snapshot
+from wptrace.model.report import Report, Snapshot
 
 _FILE_S = 3600.0
 _FILES = 16
@@ -44,13 +45,13 @@ class History(QuietConsumer):
         self._trace, self._folder, self._keep, self._say = trace, folder, keep, say
         self._interval_s, self._traced = interval_s, traced
         self._last = self._first = trace.first if start is None else start
-        self._path = folder
+        self._disk = Disk(f"intervals of the history of {trace.flow.name}", say)
         self._until = now
         """When to begin the next file."""
         self._output: CaptureOutput | None = None
         self.due = now + interval_s
-        with self._gap(now):
-            self._begin(now, self._first)
+        first = self._first
+        self._do(lambda: self._begin(now, first))
 
     @property
     def last(self) -> Snapshot:
@@ -61,41 +62,47 @@ class History(QuietConsumer):
         self._keep, self._interval_s = keep, interval_s
         self.due = min(self.due, now + interval_s)
 
+    @property
+    def waits_s(self) -> float:
+        return self._disk.waits_s
+
     def turn(self, now: float) -> None:
+        self._disk.deliver()
+        if now < self.due:
+            # There was a failure.
+            return
         self.due = next_due(self.due, self._interval_s, now)
-        with self._gap(now):
-            self._write(now)
-
-    @contextmanager
-    def _gap(self, now: float) -> Iterator[None]:
-        try:
-            yield
-        except (WptraceError, OSError) as error:
-            self._say(f"the history of {self._trace.flow.name} has a gap: {error}")
-            self._drop()
-            self.due = now + _PAUSE_S
-
-    def _write(self, now: float) -> None:
-        snapshot, last = self._trace.snapshot(), self._last
+        if self._disk.is_busy:
+            # This interval will be a part of the next one.
+            return
+        snapshot, last, output = self._trace.snapshot(), self._last, self._output
         self._last = snapshot
+        report, summary = self._trace.window(last, snapshot, "interval"), None
+        if output is not None and (now >= self._until or output.size > self._keep // _FILES):
+            summary = self._trace.window(self._first, last, "summary")
+        self._do(lambda: self._write(now, last, report, summary))
+
+    # --- The thread that writes ---------------------------------------------------------------------------------------
+
+    def _write(self, now: float, last: Snapshot, report: Report, summary: Report | None) -> None:
+        """Write an interval; a summary ends the file before it."""
+        if summary is not None:
+            self._finish(summary)
         output = self._output or self._begin(now, last)
-        output.interval(self._trace.window(last, snapshot, "interval"))
-        if now >= self._until or self._path.stat().st_size > self._keep // _FILES:
-            self._finish()
-            self._begin(now, snapshot)
+        output.interval(report)
 
     def _begin(self, now: float, first: Snapshot) -> CaptureOutput:
         """Begin a file, with the clock of the start of its first interval."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         self._make_room()
         flow = self._trace.flow
-        self._path = _free(self._folder)
-        self._output = CaptureOutput(self._path, About(flow.view, flow.verdict_kinds))
+        path = _free(self._folder)
+        self._output = CaptureOutput(path, About(flow.view, flow.verdict_kinds))
         try:
             self._output.start(self._trace.start)
         except WptraceError:
             # Nothing can be read of it, and while a disk is full there would be one more for each attempt.
-            self._path.unlink()
+            path.unlink()
             raise
         self._first, self._until = first, now + _FILE_S
         return self._output
@@ -115,11 +122,11 @@ class History(QuietConsumer):
                 path.unlink()
                 whole -= sizes[path]
 
-    def _finish(self) -> None:
+    def _finish(self, summary: Report) -> None:
         output, self._output = self._output, None
         if output is not None:
             try:
-                output.summary(self._trace.window(self._first, self._last, "summary"))
+                output.summary(summary)
             finally:
                 output.close()
 
@@ -128,16 +135,49 @@ class History(QuietConsumer):
         if output is not None:
             output.close()
 
+    def _do(self, work: Callable[[], object]) -> None:
+        def attempt() -> None:
+            try:
+                work()
+            except (WptraceError, OSError):
+                self._drop()
+                raise
+
+        self._disk.do(attempt, self._done)
+
+    # --- The thread that traces ---------------------------------------------------------------------------------------
+
+    def _done(self, get: Get[None]) -> None:
+        try:
+            get()
+        except (WptraceError, OSError) as error:
+            self._say(f"the history of {self._trace.flow.name} has a gap: {error}")
+            self.due = time.monotonic() + _PAUSE_S
+
     def end(self) -> None:
         """Write what came since the last interval."""
-        self.turn(self._until - 1)
+        if self._disk.finish(AT_END_S):
+            snapshot, last = self._trace.snapshot(), self._last
+            first = last if self._output is None else self._first
+            report = self._trace.window(last, snapshot, "interval")
+            summary = self._trace.window(first, snapshot, "summary")
+            self._last = snapshot
+            self._do(lambda: self._write(time.monotonic(), last, report, None))
+            self._disk.do(lambda: self._finish(summary), self._ended)
+            self._disk.finish(AT_END_S)
+        if self._disk.is_busy:
+            self._say(f"the history of {self._trace.flow.name} has no end: its disk does not answer")
+
+    def _ended(self, get: Get[None]) -> None:
         try:
-            self._finish()
+            get()
         except (WptraceError, OSError) as error:
             self._say(f"the history of {self._trace.flow.name} has no end: {error}")
 
     def close(self) -> None:
-        self._drop()
+        if not self._disk.is_busy:
+            self._disk.do(self._drop, self._ended)
+        self._disk.close()
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, float]]:

@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
+from wptrace.agent.disk import Get
 from wptrace.agent.trigger import Actions
 from wptrace.engine.children import complaint_of, complaints_file, itself, own_environment
 from wptrace.engine.dumps import created
@@ -83,6 +84,7 @@ class _Run:
         self.table, self.trigger, self.path = table, trigger, path
         self.until = now + _LOADING_S
         self.has_begun = self.is_ending = False
+        self.size = 0
         self.why = ""
         """The reason for an early end."""
         self.verdict = ""
@@ -133,6 +135,11 @@ class _Run:
         self.is_ending, self.why, self.until = True, why, now + _ENDING_S
         self.process.send_signal(signal.SIGTERM)
 
+    def has_grown(self, get: Get[int]) -> None:
+        """The size of its file is known."""
+        with suppress(WptraceError):
+            self.size = get()
+
     def kill(self) -> None:
         """Kill it. It is not waited for: while a disk does not answer, a process that writes to it does not end."""
         self.is_ending, self.until = True, math.inf
@@ -151,6 +158,8 @@ class _Slot:
         self.table: OnTrigger | None = table
         """None if it was removed while it runs."""
         self.run: _Run | None = None
+        self.is_wanted = False
+        """It is loaded as soon as its file is there."""
         self.runs = 0
         self.cpu_s = 0.0
         self.left_out: Counter[str] = Counter(dict.fromkeys((RUNNING, DAILY, BUDGET, FAILED), 0))
@@ -170,6 +179,7 @@ class Runs(QuietConsumer):
         """`changed` is called after a command was loaded or has ended."""
         self._actions, self._ledger, self._changed, self._say = actions, ledger, changed, say
         self._slots: dict[str, _Slot] = {}
+        self._is_over = False
         self.share = 0.0
         """The budget of each command."""
         self.arm(tables)
@@ -184,7 +194,7 @@ class Runs(QuietConsumer):
 
     def _forget(self, command: str) -> None:
         slot = self._slots[command]
-        if slot.table is None and slot.run is None:
+        if slot.table is None and slot.run is None and not slot.is_wanted:
             del self._slots[command]
 
     def keep_within(self, limit: float, share: float) -> None:
@@ -214,29 +224,51 @@ class Runs(QuietConsumer):
 
     def _load(self, slot: _Slot, table: OnTrigger, trigger: str, now: float) -> None:
         cause, why = self._hindrance(slot, now)
-        if not cause:
-            try:
-                path = created(self._actions.room.folder)
-            except (WptraceError, OSError) as error:
-                cause, why = FAILED, str(error)
-        if not cause:
-            try:
-                slot.run = _Run(table, trigger, path, self.share, now)
-            except OSError as error:
-                path.unlink()
-                cause, why = FAILED, str(error)
         if cause:
-            slot.left_out[cause] += 1
-            self._say(f"trigger {trigger} does not load [on_trigger.{table.command}]: {why}")
+            self._leave_out(slot, table, trigger, cause, why)
+            return
+        slot.is_wanted = True
+        folder = self._actions.room.folder
+        self._actions.disk.do(lambda: created(folder), lambda get: self._begin(slot, table, trigger, get))
+
+    def _leave_out(self, slot: _Slot, table: OnTrigger, trigger: str, cause: str, why: str) -> None:
+        slot.left_out[cause] += 1
+        self._say(f"trigger {trigger} does not load [on_trigger.{table.command}]: {why}")
+
+    def _begin(self, slot: _Slot, table: OnTrigger, trigger: str, get: Get[Path]) -> None:
+        """Its file is there."""
+        slot.is_wanted = False
+        try:
+            path = get()
+        except (WptraceError, OSError) as error:
+            self._leave_out(slot, table, trigger, FAILED, str(error))
+            return
+        if slot.table is None or self._is_over:
+            self._remove(path)
+            self._forget(table.command)
+            return
+        now = time.monotonic()
+        try:
+            slot.run = _Run(table, trigger, path, self.share, now)
+        except OSError as error:
+            self._remove(path)
+            self._leave_out(slot, table, trigger, FAILED, str(error))
             return
         slot.runs += 1
         self._actions.writing.add(path)
         self.due = now + _LOOKED_S
         self._changed()
 
+    def _remove(self, path: Path) -> None:
+        def unlink() -> None:
+            with suppress(OSError):
+                path.unlink()
+
+        self._actions.disk.do(unlink, lambda get: None)
+
     def _hindrance(self, slot: _Slot, now: float) -> tuple[str, str]:
         """The cause, and in words; empty if there is none."""
-        if slot.run is not None:
+        if slot.run is not None or slot.is_wanted:
             return RUNNING, "it is loaded already"
         if not self._actions.most(now):
             return DAILY, "the limit of dumps for 24 hours is reached (daily)"
@@ -261,8 +293,10 @@ class Runs(QuietConsumer):
             run.kill()
         elif now >= run.until:
             run.end(now)
-        elif not run.is_ending and _size(run.path) >= self._actions.most(now):
+        elif not run.is_ending and run.size >= self._actions.most(now):
             run.end(now, "its file has reached the limit of the folder (keep, daily)")
+        elif not self._actions.disk.is_busy:
+            self._actions.disk.do(lambda: _size(run.path), run.has_grown)
 
     def _reaped(self, slot: _Slot, run: _Run) -> bool:
         before = _children_s()
@@ -284,21 +318,21 @@ class Runs(QuietConsumer):
             killed = f"it was killed ({_name(-code)})" if code < 0 else ""
             complaint = killed or complaint or f"it ended with {code}"
         if code and not run.has_begun:
-            with suppress(OSError):
-                run.path.unlink()
+            self._remove(run.path)
             self._say(f"{run.what} of trigger {run.trigger} failed: {run.why or complaint}")
         else:
             why = run.why or (complaint if code else "")
             more = [f"it ended early: {why}"] if why else []
             more += [run.verdict] if run.verdict else []
             self._say("; ".join([f"{run.what} of trigger {run.trigger} is in {run.path}", *more]))
-            self._actions.keep(run.path, now, with_page=page)
+            self._actions.keep(run.path, now, page)
         if slot.table is None:
             self._forget(run.table.command)
         self._changed()
 
     def end(self) -> None:
         """Let all of them end."""
+        self._is_over = True
         now = time.monotonic()
         for slot in self._slots.values():
             if slot.run is not None and not slot.run.is_ending:

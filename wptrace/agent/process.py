@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Callable
 
@@ -20,8 +20,9 @@ class Own:
         triggers: Callable[[], Sequence[Fired]] = tuple,
         deliveries: Callable[[], Sequence[Delivery]] = tuple,
         on_trigger: Callable[[], Sequence[Loaded]] = tuple,
+        waits: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        self._triggers, self._deliveries, self._on_trigger = triggers, deliveries, on_trigger
+        self._triggers, self._deliveries, self._on_trigger, self._waits = triggers, deliveries, on_trigger, waits
         self._started_s = time.time()
 
     @property
@@ -35,6 +36,7 @@ class Own:
             self._triggers(),
             self._deliveries(),
             self._on_trigger(),
+            self._waits(),
         )
 
 

@@ -145,7 +145,7 @@ class Agent:
         self._runs = Runs(config.on_trigger, self.actions, Ledger(budget), self._share_budget, say)
         self._share_budget()
         self.actions.on_fire = self._runs.fire
-        for consumer in (self.actions, self._runs, self._children):
+        for consumer in (self.actions.disk, self.actions, self._runs, self._children):
             self._first.subscribe(consumer)
         self._watches: list[Watch] = []
         of_flows, of_pressure = self._triggers
@@ -162,6 +162,7 @@ class Agent:
             lambda: [one for watch in self._watches for one in watch.fired],
             lambda: self._exporter.deliveries if self._exporter is not None else [],
             lambda: self._runs.loaded,
+            lambda: self._waits,
         )
         self._send(now)
         self._service = Service(session, self._own)
@@ -176,11 +177,19 @@ class Agent:
             self._first.subscribe(self._control)
 
     @property
+    def _waits(self) -> dict[str, float]:
+        """How long files wait for their disk."""
+        found = {_DUMPS: self.actions.disk.waits_s}
+        if self._histories:
+            found[_HISTORIES] = max(history.waits_s for history in self._histories)
+        return found
+
+    @property
     def words(self) -> str:
         settings = self._config.otlp
         targets = settings["collector"].targets.values() if settings is not None else ()
         sent = " and ".join(str(target.endpoint) for target in targets)
-        return words(self._session.traces, self._service.url, sent, self._runs.running)
+        return words(self._session.traces, self._service.url, sent, self._runs.running, self._waits)
 
     @property
     def _triggers(self) -> tuple[list[list[Trigger]], list[Trigger]]:
@@ -266,6 +275,7 @@ class Agent:
             return
         for trace, history in zip(traces, self._histories):
             history.end()
+            history.close()
             trace.unsubscribe(history)
         # A new folder continues where the previous one ends.
         since = [history.last for history in self._histories] or [trace.snapshot() for trace in traces]
@@ -297,6 +307,7 @@ class Agent:
 
     def close(self) -> None:
         self._runs.close()
+        self.actions.close()
         self._children.close()
         if self._exporter is not None:
             self._exporter.close()

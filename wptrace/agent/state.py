@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Callable
 
 from wptrace.agent.notify import Notify
@@ -15,12 +15,19 @@ _MOST_MISSING = 4
 """The number of hooks to name; more are only counted."""
 
 
-def words(traces: Sequence[Trace], metrics: str = "", sent: str = "", loaded: Sequence[str] = ()) -> str:
-    """Describe the flows, where their metrics are and where they are sent to, and what triggers have `loaded`;
-    `degraded` if hooks are missing, with the reason."""
+def words(
+    traces: Sequence[Trace],
+    metrics: str = "",
+    sent: str = "",
+    loaded: Sequence[str] = (),
+    waits: Mapping[str, float] = {},
+) -> str:
+    """Describe the flows, where their metrics are and where they are sent to, what triggers have `loaded`, and which
+    files wait for their disk; `degraded` if hooks are missing, with the reason."""
     flows = ", ".join([*map(_name, traces), *loaded])
     missing = [f"{hook} ({why})" for trace in traces for hook, why in trace.flow.missing.items()]
     where = (f"; metrics at {metrics}" if metrics else "") + (f"; sent to {sent}" if sent else "")
+    where += "".join(f"; {what} wait for their disk ({seconds:.0f} s)" for what, seconds in waits.items() if seconds)
     if not missing:
         return f"tracing {flows}{where}"
     more = len(missing) - _MOST_MISSING

@@ -7,17 +7,20 @@ import math
 import select
 import time
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Callable, NamedTuple
 
 from wptrace.agent.condition import VERDICT, Condition, oldest
+from wptrace.agent.disk import AT_END_S, LOOKED_S, Disk, Get
 from wptrace.agent.dumps import Daily, Room
 from wptrace.agent.pressure import Pressure
 from wptrace.bpf.ring import Reader
 from wptrace.engine.children import Children, Command
-from wptrace.engine.dumps import DumpOptions, Dumps, page
+from wptrace.engine.dumps import DumpOptions, Dumps
+from wptrace.engine.dumps import page as page_of
+from wptrace.engine.recorder import Dump
 from wptrace.engine.session import QuietConsumer, Trace, next_due
 from wptrace.errors import UsageError, WptraceError
 from wptrace.model.report import Snapshot
@@ -26,6 +29,8 @@ from wptrace.outputs.text import verdict
 
 WINDOW_S = 1.0
 _DAY_S = 86_400.0
+# How long triggers that are due wait for a dump that is being written, and who asks for one by hand for each.
+_PATIENCE_S, _BY_HAND_S = 30.0, 4.0
 # How long the usual value is learned before it is compared with, and its time constant.
 _LEARNED_S, _USUAL_S = 300.0, 3600.0
 _MOST_PLACES = 4096
@@ -43,6 +48,26 @@ class Trigger(NamedTuple):
     command: Sequence[str]
 
 
+class _Due(NamedTuple):
+    at: float
+    trigger: str
+    command: Sequence[str]
+
+
+class _Kept(NamedTuple):
+    size: int
+    removed: int
+    """How many older files made room."""
+
+
+def _kept(room: Room, path: Path, writing: Collection[Path]) -> _Kept:
+    """Make room for a file that is complete."""
+    size = 0
+    with suppress(OSError):
+        size = path.stat().st_size
+    return _Kept(size, len(room.make({path, *writing})))
+
+
 class Actions(QuietConsumer):
     """A consumer that runs pending actions: dumps are written some time after their trigger fires."""
 
@@ -54,7 +79,11 @@ class Actions(QuietConsumer):
         """Files that others are writing to the folder."""
         self.on_fire: Callable[[str, float], None] = lambda name, now: None
         """Called with the name of each trigger that fires."""
-        self._pending: list[tuple[float, str, Sequence[str]]] = []
+        self._pending: list[_Due] = []
+        self.disk = Disk("dumps", say)
+        self._dumping: Iterator[bool] | None = None
+        self.files: list[Path] = []
+        """The dumps of the last time."""
 
     def write_to(self, room: Room) -> None:
         self.room = room
@@ -65,10 +94,15 @@ class Actions(QuietConsumer):
         ]
 
     def after(self, due: float, name: str, command: Sequence[str]) -> None:
-        self._pending.append((due, name, command))
+        self._pending.append(_Due(due, name, command))
         self.due = min(self.due, due)
 
     def turn(self, now: float) -> None:
+        self._go_on()
+        if self._dumping is not None and self.disk.waits_s < _PATIENCE_S:
+            # What is due meanwhile shares the next dump.
+            self.due = now + LOOKED_S
+            return
         self._act(now, now)
 
     def _act(self, until: float, now: float) -> None:
@@ -77,52 +111,122 @@ class Actions(QuietConsumer):
         self._pending = [one for one in self._pending if one[0] > until]
         self.due = min((due for due, _, _ in self._pending), default=math.inf)
         left = self._daily.left(now)
-        # Triggers that fire at the same time share their dumps.
-        files = self._dump(now, True) if due and left else []
-        for _, name, command in due:
+        for _, name, _ in due:
             if not left:
                 self._say(f"trigger {name} writes nothing: the limit of dumps for 24 hours is reached (daily)")
-            self._run(name, command, files)
+            elif self._dumping is not None:
+                self._say(f"trigger {name} writes nothing: another dump is being written")
 
-    def _dump(self, now: float, counts: bool) -> list[Path]:
-        self.room.make(self.writing)
-        files = [path for one in self._dumps if (path := one.dump()) is not None]
-        for path in files:
-            self.keep(path, now, counts)
-        return files
+        # Triggers that fire at the same time share their dumps.
+        if due and left and self._dumping is None:
+            self._dumping = self._dump(now, True, due)
+            self._go_on()
+        else:
+            self._run(due, [])
+        if self._dumping is not None:
+            self.due = min(self.due, now + LOOKED_S)
 
-    def keep(self, path: Path, now: float, counts: bool = True, with_page: bool = True) -> None:
-        """Make the page of a dump that is complete, and room for it; it may count for the limit of a day."""
+    def _go_on(self) -> None:
+        """Write what the disk takes at once."""
+        if self._dumping is not None and next(self._dumping, None) is None:
+            self._dumping = None
+
+    def _dump(self, now: float, counts: bool, due: Sequence[_Due] = ()) -> Iterator[bool]:
+        """Write the recorders one after another, as each takes memory for a copy, and run the commands; yield while the
+        disk is waited for."""
+        self.files = []
+        for one in self._dumps:
+            self._write(one, now, counts)
+            while self.disk.is_busy:
+                yield True
+        self._run(due, self.files)
+
+    def _write(self, one: Dumps, now: float, counts: bool) -> None:
+        try:
+            write = one.copied()
+        except (WptraceError, OSError) as error:
+            one.failed(error)
+            return
+        room, writing = self.room, {*self.writing}
+
+        def to_file() -> tuple[Dump, _Kept]:
+            room.make(writing)
+            made = write()
+            return made, _kept(room, made.path, writing)
+
+        def ended(get: Get[tuple[Dump, _Kept]]) -> None:
+            try:
+                made, kept = get()
+            except (WptraceError, OSError) as error:
+                one.failed(error)
+            else:
+                self.files.append(one.written(made))
+                self._keep(made.path, kept, now, counts, page=True)
+
+        self.disk.do(to_file, ended)
+
+    def keep(self, path: Path, now: float, with_page: bool) -> None:
+        """Make the page of a file that is complete, and room for it; it counts for the limit of a day."""
+        room, writing = self.room, {*self.writing}
+
+        def ended(get: Get[_Kept]) -> None:
+            with suppress(WptraceError):
+                self._keep(path, get(), now, counts=True, page=with_page)
+
+        self.disk.do(lambda: _kept(room, path, writing), ended)
+
+    def _keep(self, path: Path, kept: _Kept, now: float, counts: bool, page: bool) -> None:
         if counts:
-            with suppress(OSError):
-                self._daily.add(now, path.stat().st_size)
-        if with_page:
-            self._children.add(page(path))
-        if removed := self.room.make({path, *self.writing}):
-            self._say(f"{len(removed)} older files made room in {self.room.folder}")
+            self._daily.add(now, kept.size)
+        if page:
+            self._children.add(page_of(path))
+        if kept.removed:
+            self._say(f"{kept.removed} older files made room in {path.parent}")
 
     def most(self, now: float) -> int:
         """The size that another file may have by the limits of the folder."""
         return min(self.room.keep, self._daily.left(now))
 
-    def _run(self, name: str, command: Sequence[str], files: Sequence[Path]) -> None:
-        if command:
-            variables = {"WPTRACE_TRIGGER": name}
-            what = f"the command of trigger {name}"
-            self._children.add(Command([*command, *map(str, files)], what, variables=variables))
+    def _run(self, due: Sequence[_Due], files: Sequence[Path]) -> None:
+        """Run the commands of triggers."""
+        for _, name, command in due:
+            if command:
+                variables = {"WPTRACE_TRIGGER": name}
+                what = f"the command of trigger {name}"
+                self._children.add(Command([*command, *map(str, files)], what, variables=variables))
 
     def by_hand(self, now: float) -> list[Path]:
         """Dump the recorders on request; raise if not all of them can be written."""
         if not self._dumps:
             raise UsageError("nothing is written: no flow has a recorder")
-        files = self._dump(now, False)
-        if len(files) < len(self._dumps):
-            raise WptraceError(f"{len(files)} of {len(self._dumps)} recorders are written; the log has the error")
-        return files
+        if not self._finish(_BY_HAND_S):
+            raise WptraceError("nothing is written: another dump is being written")
+        self._dumping = self._dump(now, False)
+        if not self._finish(_BY_HAND_S):
+            self.due = min(self.due, now + LOOKED_S)
+            raise WptraceError(f"the disk of {self.room.folder} does not answer: the log will say when it is written")
+        if len(self.files) < len(self._dumps):
+            raise WptraceError(f"{len(self.files)} of {len(self._dumps)} recorders are written; the log has the error")
+        return self.files
+
+    def _finish(self, within_s: float) -> bool:
+        """Wait so long for the disk; whether everything is written."""
+        self._go_on()
+        while self.disk.finish(within_s) and self._dumping is not None:
+            self._go_on()
+        return not self.disk.is_busy
 
     def end(self) -> None:
         """Run the pending actions now."""
+        answers = self._finish(AT_END_S)
         self._act(math.inf, time.monotonic())
+        if answers:
+            self._finish(AT_END_S)
+
+    def close(self) -> None:
+        if not self._finish(AT_END_S):
+            self._say(f"what is being written to {self.room.folder} is left: its disk does not answer")
+        self.disk.close()
 
 
 class Watch(QuietConsumer):

@@ -75,6 +75,11 @@ class CaptureOutput:
         self._table_names: list[Mapping[str, Any]] = []
         self._trace, self._segment = os.urandom(8).hex(), 0
 
+    @property
+    def size(self) -> int:
+        """The bytes that it has written."""
+        return self._file.size
+
     # --- What an output is --------------------------------------------------------------------------------------------
 
     def start(self, start: Start) -> None:

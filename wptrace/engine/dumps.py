@@ -19,7 +19,7 @@ from wptrace.errors import WptraceError
 from wptrace.model.report import Event
 
 if TYPE_CHECKING:
-    from wptrace.engine.recorder import Recorder
+    from wptrace.engine.recorder import Dump, Recorder
 
 _LOOKED_S = 0.25
 # The time after a slow event is of interest as well.
@@ -98,15 +98,31 @@ class Dumps:
     def dump(self) -> Path | None:
         """Write a dump and return its path; on failure report it and leave no file behind."""
         try:
+            made = self.copied()()
+        except (WptraceError, OSError) as error:
+            self.failed(error)
+            return None
+        return self.written(made)
+
+    def copied(self) -> Callable[[], Dump]:
+        """Copy the recorder; return what writes the copy to a file, in any thread."""
+        write = self._recorder.copied(self._trace.start, self._trace.flow.view)
+
+        def to_file() -> Dump:
             path = created(self._options.folder)
             try:
-                made = self._recorder.dump(path, self._trace.start, self._trace.flow.view)
+                return write(path)
             except (WptraceError, OSError):
                 path.unlink()
                 raise
-        except (WptraceError, OSError) as error:
-            self._say(f"the recorder could not be written: {error}")
-            return None
+
+        return to_file
+
+    def failed(self, error: Exception) -> None:
+        self._say(f"the recorder could not be written: {error}")
+
+    def written(self, made: Dump) -> Path:
+        """Tell of it; return its path."""
         span_ns = max(made.until_ns - made.since_ns, 0)
         # Half of the next one is new, and what was slow meanwhile is surely still there.
         self._next_ns = made.until_ns + span_ns // 2

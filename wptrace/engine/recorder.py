@@ -148,8 +148,8 @@ class Recorder:
         """The time of the last slow event; 0 if there was none."""
         return int(self._obj.bss.recorder_slow_seen)
 
-    def dump(self, path: Path, start: Start, view: str) -> Dump:
-        """Write the records to a capture, or raise; the recorder goes on in either case."""
+    def copied(self, start: Start, view: str) -> Callable[[Path], Dump]:
+        """Copy the records. Return what writes the copy to a capture, in any thread; the recorder goes on meanwhile."""
         size = self._record.size
         rows, areas = self._copy()
         ends = memoryview(rows).cast("Q")[:: size // WORD]
@@ -157,43 +157,57 @@ class Recorder:
         now = time.monotonic_ns()
         begin_ns = max(self._start_ns, now - self._size.window_ns, self._devices.known_since_ns, *oldest)
         order, earlier = _ordered(ends, areas, begin_ns)
-        names = self._names()
+        pieces, names = self._by_devices(ends, order, begin_ns), self._names()
+        statement_of, lists = self._statements(rows, order), self._lists()
         offset = time.time_ns() - now
-        count, unnamed = len(order), 0
+        count = len(order)
         notes = [
             f"a dump of the flight recorder: {(now - begin_ns) / 1e9:.1f} s, {count:,} records",
             *self._notes_of_dump,
         ]
+        start = start._replace(notes=[*(one for one in start.notes if one not in self._notes), *notes])
         about = About(view, self._kinds, each=True, of_events=True, began_ns=begin_ns + offset)
-        output = CaptureOutput(path, about)
-        try:
-            pieces = self._by_devices(ends, order, begin_ns)
-            devices = list(pieces[0].devices)
-            sink = output.raw(self._obj, self._records, devices, statement_of=self._statement_of)
-            output.start(start._replace(notes=[*(one for one in start.notes if one not in self._notes), *notes]))
-            output.name(names)
-            for piece in pieces:
-                devices[:] = piece.devices
-                for entries in _entries(rows, size, piece.order):
-                    sink(memoryview(entries))
-                    unnamed += self._unnamed(entries, names)
-            output.flush()
-            noted = {
-                OVERWRITTEN: sum(one.written - one.there - one.torn for one in areas),
-                TORN: sum(one.torn for one in areas),
-                EARLIER: earlier,
-                UNNAMED: unnamed,
-            }
-            books = {kind.book: Book() for kind in self._kinds if kind.book}
-            for cause, number in noted.items():
-                if number:
-                    next(iter(books.values())).note(cause, number)
-            nothing = Overhead(0, 0, 0, 0, self._bytes, count)
-            report = Report("summary", now + offset, now - begin_ns, books, {}, {}, nothing)
-            output.summary(report._replace(lists=self._lists()))
-        finally:
-            output.close()
-        return Dump(path, count, begin_ns + offset, now + offset)
+
+        def write(path: Path) -> Dump:
+            unnamed = 0
+            output = CaptureOutput(path, about)
+            try:
+                devices = list(pieces[0].devices)
+                sink = output.raw(self._obj, self._records, devices, statement_of=statement_of)
+                output.start(start)
+                output.name(names)
+                for piece in pieces:
+                    devices[:] = piece.devices
+                    for entries in _entries(rows, size, piece.order):
+                        sink(memoryview(entries))
+                        unnamed += self._unnamed(entries, names)
+                output.flush()
+                noted = {
+                    OVERWRITTEN: sum(one.written - one.there - one.torn for one in areas),
+                    TORN: sum(one.torn for one in areas),
+                    EARLIER: earlier,
+                    UNNAMED: unnamed,
+                }
+                books = {kind.book: Book() for kind in self._kinds if kind.book}
+                for cause, number in noted.items():
+                    if number:
+                        next(iter(books.values())).note(cause, number)
+                nothing = Overhead(0, 0, 0, 0, self._bytes, count)
+                report = Report("summary", now + offset, now - begin_ns, books, {}, {}, nothing, lists=lists)
+                output.summary(report)
+            finally:
+                output.close()
+            return Dump(path, count, begin_ns + offset, now + offset)
+
+        return write
+
+    def _statements(self, rows: mmap.mmap | bytearray, order: Sequence[int]) -> Callable[[int], Any] | None:
+        """What has the labels of statements as they are now."""
+        if self._statement_of is None:
+            return None
+        place = next(one.offset for one in self._record.places if one.name == self._records.statement)
+        words = memoryview(rows).cast("Q")[place // WORD :: self._record.size // WORD]
+        return {word: self._statement_of(word) for word in {words[at] for at in order}}.__getitem__
 
     def _by_devices(self, ends: memoryview, order: Sequence[int], since_ns: int) -> list[Piece]:
         """Split records by the names that devices had when they ended; they are in order of that."""

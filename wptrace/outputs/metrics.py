@@ -125,6 +125,8 @@ class Process(NamedTuple):
     triggers: Sequence[Fired] = ()
     deliveries: Sequence[Delivery] = ()
     on_trigger: Sequence[Loaded] = ()
+    waits: Mapping[str, float] = {}
+    """How long files have waited for their disk so far, in seconds, by what they are."""
 
 
 class Point(NamedTuple):
@@ -376,6 +378,10 @@ class Derived:
             ):
                 # The next reload may remove it, and another one add it anew.
                 self._family(("trigger", what), type, "", help).add((trigger,), value, restarts=True)
+        for what, seconds in process.waits.items():
+            self._family(("disk", "wait"), "gauge", "seconds", "How long files have waited for their disk so far.").add(
+                (label("files", what),), seconds
+            )
         for loads in process.on_trigger:
             self._of_loaded(loads)
         for sent in process.deliveries:

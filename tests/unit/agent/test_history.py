@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import threading
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from wptrace.capture.writer import About, CaptureOutput
 from wptrace.engine.session import Session
 from wptrace.errors import WptraceError
 from wptrace.flows.io.block import REQUEST
+from wptrace.model.report import Report
 
 
 def kept(session: Session, clock: Time, folder: Path, said: list[str], keep: int = 1 << 30) -> History:
@@ -148,6 +150,47 @@ def test_a_full_disk_costs_history_and_nothing_else(
     # The gap ends with the last attempt.
     assert 0 < counted(tmp_path / "io") < total(session)
     assert len(said) == 5
+
+
+def test_while_the_disk_does_not_answer_an_interval_grows(
+    session: Session, clock: Time, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The traces go on, nothing piles up, and nothing is missing afterwards."""
+    history = kept(session, clock, tmp_path / "io", said)
+    write, answers = CaptureOutput.interval, threading.Event()
+
+    def interval(output: CaptureOutput, found: Report) -> None:
+        answers.wait(60)
+        write(output, found)
+
+    monkeypatch.setattr(CaptureOutput, "interval", interval)
+    answers.set()
+    play(session, clock, 100.0)
+    answers.clear()
+    play(session, clock, 400.0)
+    assert history.waits_s == 290.0
+    assert said == ["intervals of the history of fake wait for their disk, for 30 s so far"]
+    answers.set()
+    assert history._disk.finish(10.0)
+    play(session, clock, 600.0)
+    session.end()
+    assert counted(tmp_path / "io") == total(session)
+    assert max(one.duration_ns for one in intervals(tmp_path / "io")) >= 290 * SECOND
+    assert said[1:] == ["intervals of the history of fake go on: they have waited 290 s for their disk"]
+
+
+def test_the_end_does_not_wait_for_long(
+    session: Session, clock: Time, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wptrace.agent.history.AT_END_S", 0.05)
+    history = kept(session, clock, tmp_path / "io", said)
+    answers = threading.Event()
+    monkeypatch.setattr(CaptureOutput, "interval", lambda *_: answers.wait(60))
+    play(session, clock, 20.0)
+    session.end()
+    history.close()
+    assert said == ["the history of fake has no end: its disk does not answer"]
+    answers.set()
 
 
 def test_a_disk_that_stays_full_gets_no_file_a_minute(

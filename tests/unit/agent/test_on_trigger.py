@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from wptrace.agent.trigger import Actions
 from wptrace.cli.agent import COMMANDS
 from wptrace.cli.main import Parser
 from wptrace.engine.children import Children
+from wptrace.engine.dumps import created
 
 SECOND = 1_000_000_000
 
@@ -75,3 +77,40 @@ def test_a_run_that_cannot_be_killed_is_not_waited_for(
     monkeypatch.undo()
     process.kill()
     process.wait()
+
+
+@pytest.mark.parametrize("goes", ["on", "with the table", "with the agent"])
+def test_while_the_disk_does_not_answer_nothing_is_loaded(
+    said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, goes: str
+) -> None:
+    """Its file is made first, which may be after its table has gone."""
+    monkeypatch.setattr(on_trigger, "itself", lambda *words: [sys.executable, "-c", "import time; time.sleep(60)"])
+    monkeypatch.setattr(on_trigger, "_AT_CLOSE_S", 0.1)
+    answers = threading.Event()
+
+    def make(folder: Path) -> Path:
+        answers.wait(60)
+        return created(folder)
+
+    monkeypatch.setattr(on_trigger, "created", make)
+    actions = Actions([], Room(tmp_path, 1 << 30), Daily(1 << 30), Children(said.append), said.append)
+    table = OnTrigger("io", {}, (), 60.0, ())
+    runs = Runs([table], actions, Ledger(0.01), lambda: None, said.append)
+    runs.fire("slow", 0.0)
+    runs.fire("slow", 1.0)
+    assert said == ["trigger slow does not load [on_trigger.io]: it is loaded already"]
+    assert runs.running == []
+    if goes == "with the table":
+        runs.arm([])
+        assert [one.is_loaded for one in runs.loaded] == [False]
+    elif goes == "with the agent":
+        runs.close()
+    answers.set()
+    assert actions.disk.finish(10.0)
+    assert runs.running == (["io by trigger slow"] if goes == "on" else [])
+    assert len(list(tmp_path.iterdir())) == (goes == "on")
+    if goes == "with the table":
+        assert runs.loaded == []
+    runs.close()
+    actions.close()
+    assert len(said) == (2 if goes == "on" else 1)

@@ -24,6 +24,8 @@ def test_it_says_what_is_traced(session: Session, monkeypatch: pytest.MonkeyPatc
     assert words(session.traces) == "tracing fake"
     session.traces[0].flow.level = "block"
     assert words(session.traces) == "tracing fake (level block)"
+    waits = {"dumps": 0.0, "histories": 71.4}
+    assert words(session.traces, waits=waits) == "tracing fake (level block); histories wait for their disk (71 s)"
 
 
 def test_it_is_degraded_where_hooks_are_missing_and_says_which_and_why(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from wptrace.agent.condition import parse
 from wptrace.agent.dumps import Daily, Room
 from wptrace.agent.trigger import Actions, Trigger, Watch, _State
 from wptrace.engine.children import Children, Command
+from wptrace.engine.recorder import Dump
 from wptrace.engine.session import Session
 from wptrace.errors import UsageError, WptraceError
 from wptrace.model.report import InFlight
@@ -176,17 +178,18 @@ class Recorder:
 
     def __init__(self) -> None:
         self.dumps: list[Path] = []
+        self.hung = threading.Event()
+        """Its disk answers while this is set."""
+        self.hung.set()
 
-    def dump(self, path: Path, start: object, view: str) -> Any:
-        path.write_bytes(b"x" * 100)
-        self.dumps.append(path)
+    def copied(self, start: object, view: str) -> Callable[[Path], Dump]:
+        def write(path: Path) -> Dump:
+            path.write_bytes(b"x" * 100)
+            self.hung.wait()
+            self.dumps.append(path)
+            return Dump(path, 7, 0, 2_000_000_000)
 
-        class Made:
-            records, since_ns, until_ns = 7, 0, 2_000_000_000
-
-        made = Made()
-        made.path = path  # type: ignore[attr-defined]
-        return made
+        return write
 
 
 class Collected(Children):
@@ -315,6 +318,61 @@ def test_by_hand_a_dump_that_fails_is_no_success(
         actions.by_hand(clock.now)
     (line,) = said
     assert line.startswith("the recorder could not be written: ")
+
+
+def test_while_the_disk_does_not_answer_there_is_one_dump(
+    session: Session,
+    clock: Time,
+    recorder: Recorder,
+    said: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A dump has a copy of the recorder, so that more of them would fill the memory."""
+    monkeypatch.setattr("wptrace.agent.trigger._BY_HAND_S", 0.05)
+    _, actions, children = watched(session, clock, tmp_path, said, [fake_trigger(session, cooldown_s=20.0)])
+    session.traces[0].subscribe(actions.disk)
+    recorder.hung.clear()
+    play(session, clock, 70.0)
+    another = "trigger slow writes nothing: another dump is being written"
+    waits = "dumps wait for their disk, for 30 s so far"
+    assert [line for line in said if "verdict" not in line] == [another, waits, another]
+    assert [one.words for one in children.commands] == [["notify", "-x"]] * 2
+    with pytest.raises(WptraceError, match="nothing is written: another dump is being written"):
+        actions.by_hand(clock.now)
+    recorder.hung.set()
+    assert actions.disk.finish(10.0)
+    play(session, clock, 71.0)
+    (path,) = recorder.dumps
+    assert children.commands[-1].words == ["notify", "-x", str(path)]
+    recorder.hung.clear()
+    with pytest.raises(WptraceError, match=r"the disk of .* does not answer: the log will say when it is written"):
+        actions.by_hand(clock.now)
+    recorder.hung.set()
+    actions.close()
+    assert len(recorder.dumps) == 2
+
+
+def test_what_is_due_during_a_dump_shares_the_next_one(
+    session: Session, clock: Time, recorder: Recorder, said: list[str], tmp_path: Path
+) -> None:
+    """Also at the end."""
+    _, actions, children = watched(session, clock, tmp_path, said, [])
+    session.traces[0].subscribe(actions.disk)
+    recorder.hung.clear()
+    for seconds, name in enumerate(("first", "second", "third", "last")):
+        actions.after(clock.now + 5.0 * (seconds + 1), name, (name,))
+    play(session, clock, 16.0)
+    assert (children.commands, said) == ([], [])
+    recorder.hung.set()
+    assert actions.disk.finish(10.0)
+    play(session, clock, 18.0)
+    first, second = recorder.dumps
+    session.end()
+    last = recorder.dumps[-1]
+    ran = [one.words for one in children.commands if one.variables]
+    assert ran == [["first", str(first)], ["second", str(second)], ["third", str(second)], ["last", str(last)]]
+    actions.close()
 
 
 def test_so_much_is_dumped_a_day_and_by_hand_more(

@@ -61,6 +61,7 @@ def test_every_metric_is_on_the_page_and_vice_versa() -> None:
         PROCESS._replace(
             triggers=[Fired("slow", 1, 2, True)],
             deliveries=[Delivery("traces", 1, {"limit": 1}, 1)],
+            waits={"dumps": 71.4},
             on_trigger=[Loaded("io", True, 1, 0.5, {"budget": 1})],
         ),
     )

@@ -43,7 +43,7 @@ def dump(obj: BpfObject, path: Path, began_s: float, operations: Sequence[tuple[
     """
     began_ns = time.monotonic_ns() - int(began_s * SECOND)
     rows = bytearray().join(_record(obj, began_ns + int(end_s * SECOND), ns) for end_s, ns in operations)
-    return _Filled(obj, began_ns, rows, len(operations)).dump(path, START, "stages")
+    return _Filled(obj, began_ns, rows, len(operations)).copied(START, "stages")(path)
 
 
 def _record(obj: BpfObject, end_ns: int, device_ns: int) -> bytes:

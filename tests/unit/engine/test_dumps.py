@@ -32,12 +32,15 @@ class Recorder:
         self.slow_seen_ns = self.span_ns = 0
         self.failure: Exception | None = None
 
-    def dump(self, path: Path, start: object, view: str) -> Made:
-        path.write_text("a dump")
-        if self.failure is not None:
-            raise self.failure
-        until_ns = time.monotonic_ns()
-        return Made(path, 3, until_ns - self.span_ns, until_ns)
+    def copied(self, start: object, view: str) -> Callable[[Path], Made]:
+        def write(path: Path) -> Made:
+            path.write_text("a dump")
+            if self.failure is not None:
+                raise self.failure
+            until_ns = time.monotonic_ns()
+            return Made(path, 3, until_ns - self.span_ns, until_ns)
+
+        return write
 
 
 class Flow:
