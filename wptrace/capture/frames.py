@@ -100,13 +100,21 @@ class Writer:
         if fd >= 0:
             return fd
         fd = files.open_to_write(self._path, "a capture", os.O_NONBLOCK)
-        if os.isatty(fd):
+        try:
+            if os.isatty(fd):
+                raise UsageError(f"{self._path} is a terminal: a capture goes into a file or a channel")
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                os.fchmod(fd, 0o600)
+                os.ftruncate(fd, 0)
+        except (UsageError, OSError) as error:
             os.close(fd)
-            raise UsageError(f"{self._path} is a terminal: a capture goes into a file or a channel")
-        if stat.S_ISREG(os.fstat(fd).st_mode):
-            os.fchmod(fd, 0o600)
-            os.ftruncate(fd, 0)
+            if isinstance(error, OSError):
+                raise self._refused(error) from None
+            raise
         return fd
+
+    def _refused(self, error: OSError) -> WptraceError:
+        return WptraceError(f"{self._path} cannot be written: {error.strerror}")
 
     def begin(self) -> None:
         """Begin a segment."""
@@ -136,13 +144,14 @@ class Writer:
         except OSError as error:
             self._failed = True
             self._cut()
-            raise WptraceError(f"{self._path} cannot be written: {error.strerror}") from None
+            raise self._refused(error) from None
         self.size += len(data)
 
     def _cut(self) -> None:
-        """Remove what was written in part."""
-        if stat.S_ISREG(os.fstat(self._fd).st_mode):
-            os.ftruncate(self._fd, self.size)
+        """Remove what was written in part. A disk that takes nothing may not even do that; a reader passes over it."""
+        with suppress(OSError):
+            if stat.S_ISREG(os.fstat(self._fd).st_mode):
+                os.ftruncate(self._fd, self.size)
 
 
 class Reader:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tests.thorough import ALL
 from tests.unit.capture.made import ABOUT, START, entry, keep, replayed, report, totals, write
 from wptrace.bpf.object import BpfObject
-from wptrace.capture import columns, spec, zstd
+from wptrace.capture import channel, columns, spec, zstd
 from wptrace.capture.frames import Kind, Reader
 from wptrace.capture.reader import Capture, Records
 from wptrace.capture.writer import CaptureOutput
@@ -208,6 +208,22 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_found_out_at_once(tmp_path: Path) -> None:
     with pytest.raises(WptraceError, match="cannot be written: No such file"):
         CaptureOutput(tmp_path / "no" / "file", ABOUT)
+
+
+def test_a_disk_that_cannot_even_cut_a_file_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    before = sorted(Path("/proc/self/fd").iterdir())
+    said = r"x\.wpt cannot be written: Input/output error"
+    with closing(CaptureOutput(tmp_path / "x.wpt", ABOUT)) as output:
+        monkeypatch.setattr(os, "ftruncate", fail)
+        monkeypatch.setattr(channel, "write", fail)
+        with pytest.raises(WptraceError, match=said):
+            output.start(START)
+    with pytest.raises(WptraceError, match=said):
+        CaptureOutput(tmp_path / "x.wpt", ABOUT)
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
 
 
 def test_a_full_disk_is_said() -> None:
