@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections import deque
 from collections.abc import Collection
 from contextlib import suppress
@@ -48,8 +49,9 @@ class Room:
                 if is_regular(of) and of.st_uid == os.geteuid():
                     dumps.setdefault((found.group(1), int(found.group(2) or 0)), {})[name] = of.st_size
         whole = sum(sum(files.values()) for files in dumps.values())
-        removed = []
-        for _, files in sorted(dumps.items()):
+        removed, now = [], time.strftime("wptrace-%Y%m%d-%H%M%S")
+        # What a clock dated that was ahead would be the newest for long, and all that comes now the oldest.
+        for _, files in sorted(dumps.items(), key=lambda one: (one[0][0] <= now, one[0])):
             if whole <= self.keep:
                 break
             if kept & files.keys():

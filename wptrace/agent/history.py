@@ -113,8 +113,9 @@ class History(QuietConsumer):
         for other in self._folder.parent.iterdir():
             if other.name not in self._traced and not other.is_symlink():
                 sizes.update((path, size / len(self._traced)) for path, size in _files(other))
-        whole = sum(sizes.values())
-        for path in sorted(sizes, key=lambda path: path.name):
+        whole, now = sum(sizes.values()), _stem()
+        # What a clock dated that was ahead would be the newest for long, and all that comes now the oldest.
+        for path in sorted(sizes, key=lambda path: (path.name < f"{now}.", path.name)):
             # Leave room for the next file.
             if whole <= self._keep - self._keep // _FILES:
                 return
@@ -191,9 +192,13 @@ def _files(folder: Path) -> Iterator[tuple[Path, float]]:
                         yield path, found.st_size
 
 
+def _stem() -> str:
+    return time.strftime("%Y%m%d-%H%M%SZ", time.gmtime())
+
+
 def _free(folder: Path) -> Path:
     """A path that sorts by time: UTC, and a number after the last file of this second."""
-    stem = time.strftime("%Y%m%d-%H%M%SZ", time.gmtime())
+    stem = _stem()
     numbers = [one.stem.rpartition("-")[2] for one in folder.glob(f"{stem}-*.wpt")]
     number = max((int(one) + 1 for one in numbers if one.isdecimal()), default=0)
     if number >= _MOST_OF_A_NAME:

@@ -40,6 +40,13 @@ def test_what_was_just_made_stays_however_large_it_is(tmp_path: Path) -> None:
     assert names(tmp_path) == [new.name]
 
 
+def test_what_a_clock_dated_that_was_ahead_goes_first(tmp_path: Path) -> None:
+    """Until then, each new dump would have to go for the next one."""
+    ahead = "wptrace-20990101-000000.wpt"
+    made(tmp_path, "wptrace-20200101-000000.wpt", "wptrace-20200101-000001.wpt", ahead)
+    assert Room(tmp_path, 200).make() == [ahead]
+
+
 def test_what_is_not_ours_is_left_alone(tmp_path: Path) -> None:
     folder, other = tmp_path / "dumps", tmp_path / "other.wpt"
     folder.mkdir()

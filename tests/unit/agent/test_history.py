@@ -96,6 +96,21 @@ def test_the_oldest_make_room(clock: Time, tmp_path: Path, said: list[str]) -> N
     assert (folder / "notes.txt").exists()
 
 
+def test_what_a_clock_dated_that_was_ahead_makes_room_first(
+    session: Session, clock: Time, tmp_path: Path, said: list[str]
+) -> None:
+    """Until then, each hour would go for the next one."""
+    folder = tmp_path / "io"
+    folder.mkdir()
+    for year in (2020, 2021, *range(2090, 2110)):
+        (folder / f"{year}0101-000000Z-00.wpt").write_bytes(bytes(4 << 10))
+    kept(session, clock, folder, said, keep=64 << 10)
+    left = sorted(path.name[:4] for path in folder.iterdir())
+    assert left[:2] == ["2020", "2021"]
+    assert left[-1] == "2109"
+    assert len(left) == 15 + 1
+
+
 def test_what_is_not_ours_stays_and_stops_nothing(clock: Time, tmp_path: Path, said: list[str]) -> None:
     session, folder = Session([Fake(clock, [])], history_s=60.0), tmp_path / "io"
     session.start()
