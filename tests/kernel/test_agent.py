@@ -736,3 +736,57 @@ def test_a_history_survives_a_kill(disk: Disk, tmp_path: Path) -> None:
         assert file is not None
         last = json.loads(file.read().splitlines()[-1])
     assert last["requests"]["finished"] == count(last, op="read", dev=disk.name) in (200, 400)
+
+
+@pytest.mark.one_kernel
+def test_a_file_system_that_does_not_answer_holds_up_only_its_files(disk: Disk, tmp_path: Path) -> None:
+    """A frozen one lets whoever writes wait, and nothing ends the wait before it is thawed."""
+    with loop_device(tmp_path / "image") as other, mounted(other, "ext4", tmp_path / "files") as files:
+        text = f"""
+[agent]
+budget = "100%"
+folder = "{files}"
+[always.io]
+level = "block"
+dev = "{disk.name}"
+recorder = "4M"
+[prometheus]
+listen = "127.0.0.1:0"
+[history]
+dir = "{files}/history"
+interval = "1s"
+[trigger.never]
+when = "io.read.total.p99 > 1h"
+"""
+        # Its other files are elsewhere.
+        with running(tmp_path, text) as agent:
+            target = metrics_address(agent.ready)
+
+            def waits() -> list[float]:
+                return [
+                    float(found) for found in re.findall(r"^wptrace_disk_wait_seconds.* (.*)$", metrics(target), re.M)
+                ]
+
+            assert total(fio(disk.path, rw="randread", number_ios=100)) == 100
+            wait_for_intervals(files / "history", 2)
+            assert waits() == [0, 0]
+            subprocess.run(["fsfreeze", "--freeze", str(files)], check=True)
+            try:
+                asked = wptrace("agent", "--trigger", "hand", "--pid", str(agent.process.pid))
+                said = f"wptrace: the disk of {files} does not answer: the log will say when it is written\n"
+                assert (asked.returncode, asked.stderr) == (1, said)
+                wait_until(lambda: all(waits()), "both kinds of files")
+                assert total(fio(disk.path, rw="randread", number_ios=100)) == 100
+                read = f'{{device="{disk.name}",operation="read",kind="request"}}'
+                assert f"wptrace_io_duration_seconds_count{read} 200\n" in metrics(target)
+                # It is not waited for a second time.
+                again = wptrace("agent", "--trigger", "hand", "--pid", str(agent.process.pid))
+                assert again.stderr == "wptrace: nothing is written: another dump is being written\n"
+            finally:
+                subprocess.run(["fsfreeze", "--unfreeze", str(files)], check=True)
+            wait_until(lambda: waits() == [0, 0], "the files")
+            agent.stop()
+        lines = replayed(files / "history" / "io")
+        assert lines[-1]["requests"]["finished"] == 200
+        (dump,) = files.glob("*.wpt")
+        assert replayed(dump)[-1]["requests"]["finished"] == 100
