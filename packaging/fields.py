@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT))
 
 from bench import marks  # noqa: E402 - run as a script, it finds them by that path
 from wptrace.flows.io import block, causes, kinds  # noqa: E402
-from wptrace.model.book import Cause  # noqa: E402
+from wptrace.model.book import EXITED, Cause  # noqa: E402
 
 DOCS = ROOT / "docs"
 PAGES = ("json.md", "size.md", "stacks.md")
@@ -201,7 +201,8 @@ def _markdown(head: tuple[str, ...], rows: list[Any]) -> str:
 def _causes(level: str) -> str:
     """With the level block, those that cost a request come first."""
     module, first = {"block": (block, block._LOST), "path": (causes, ())}[level]
-    every = sorted(value for value in vars(module).values() if isinstance(value, Cause))
+    # Any flow with --pid has that one.
+    every = sorted({EXITED, *(value for value in vars(module).values() if isinstance(value, Cause))})
     rows = [(f"`{cause.name}`", cause.description) for cause in dict.fromkeys([*first, *every])]
     return _markdown(("cause", "meaning"), rows)
 

@@ -11,6 +11,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -26,17 +27,27 @@ from tests.kernel.disks import Disk, loop_device, opened
 from tests.kernel.flows import running_flow
 from tests.kernel.loads import joined, mounted
 from tests.kernel.patience import reaped, said
-from tests.kernel.trace import ROOT, Line, Trace, count
+from tests.kernel.trace import PATIENCE, ROOT, Line, Trace, count
 from tests.kernel.uring import Ring
 from tests.thorough import cases
 from wptrace.bpf.ring import Reader
+from wptrace.engine.definition import shipped
+from wptrace.engine.definition.flow import DefinedFlow
+from wptrace.engine.definition.flow import Options as DefinedOptions
+from wptrace.engine.definition.programs import resolve_here
 from wptrace.engine.filters import Filter
 from wptrace.engine.session import Session
+from wptrace.flows import cpu, stacks
+from wptrace.flows.cpu import CpuFlow
+from wptrace.flows.io import block
+from wptrace.flows.io.block import BlockFlow
 from wptrace.flows.io.options import COMM, DIR, FILE, PROCESS, THREAD, Options
 from wptrace.flows.io.parts.owners import KINDS
 from wptrace.flows.io.path import PathFlow
+from wptrace.flows.stacks import StacksFlow
 from wptrace.kernel import system_calls
-from wptrace.model.kind import OPERATIONS, OTHERS, TOTAL
+from wptrace.model.book import EXITED
+from wptrace.model.kind import OPERATIONS, OTHERS, REQUESTS, TOTAL
 from wptrace.model.report import Report
 
 OF_COMMS = KINDS[COMM][0]
@@ -621,14 +632,24 @@ def test_the_end_of_the_process_is_said(disk: Disk) -> None:
 @pytest.mark.guest
 @pytest.mark.one_kernel
 def test_what_gets_the_number_of_a_process_that_ended_is_left_out(disk: Disk) -> None:
-    """Without intervals a trace makes no report before its end, but it reads its rows now and then."""
+    """By each flow with --pid, at once: without intervals there is no report before the end of a trace."""
     last = Path("/proc/sys/kernel/ns_last_pid")
     with waiting(disk) as child:
-        options = Options((disk.name,), filter=Filter(pid=child.pid))
-        with running_flow(PathFlow(options)) as flow:
-            flow.begin()
+        wanted, devices = Filter(pid=child.pid), (disk.name,)
+        requests = resolve_here(shipped.find("block"))
+        flows = [
+            PathFlow(Options(devices, filter=wanted)),
+            BlockFlow(block.Options(devices, filter=wanted)),
+            StacksFlow(stacks.Options(devices, wanted)),
+            DefinedFlow(requests, DefinedOptions(filter=wanted)),
+            CpuFlow(cpu.Options(wanted=wanted)),
+        ]
+        session = Session(flows)
+        with closing(session):
+            session.start()
             child.communicate("go\n", timeout=600)
-            flow.read_cells()
+            session.wait(time.monotonic() + PATIENCE)
+            turns = flows[-1].snapshot().books[REQUESTS].finished
             for _ in range(50):
                 # Another process may get the pid first.
                 last.write_text(str(child.pid - 1))
@@ -636,8 +657,10 @@ def test_what_gets_the_number_of_a_process_that_ended_is_left_out(disk: Disk) ->
                     break
             else:
                 pytest.fail("no other process got its number")
-            flow.stop()
-            assert flow.snapshot().books[OPERATIONS].finished == 30
+            session.end()
+            books = [flow.snapshot().books for flow in flows]
+    assert [found.get(OPERATIONS, found[REQUESTS]).finished for found in books] == [30, 30, 30, 30, turns]
+    assert [found[REQUESTS].noted.get(EXITED) for found in books] == [1] * len(flows)
 
 
 @pytest.mark.one_kernel

@@ -150,7 +150,10 @@ def test_folded_lines_for_a_process_with_its_own_stack(disk: Disk, tmp_path: Pat
     fio(disk.path, number_ios=50)  # another process
     wanted.communicate("\n", timeout=PATIENCE)
     trace.send_signal(signal.SIGINT)
-    assert not any(trace.communicate(timeout=PATIENCE))
+    _, complaints = trace.communicate(timeout=PATIENCE)
+    assert [line for line in complaints.decode().splitlines() if not line.startswith("note: ")] == [
+        "noted: 1 x exited: the process of --pid has ended: what another one with its number does is not counted"
+    ]
     stacks = dict(line.rsplit(" ", 1) for line in result.read_text().splitlines())
     assert sum(map(int, stacks.values())) == 120
     for line in stacks:

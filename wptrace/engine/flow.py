@@ -15,16 +15,17 @@ from wptrace.bpf.object import BpfObject
 from wptrace.bpf.programs import Statistics
 from wptrace.bpf.ring import Reader, Ring
 from wptrace.engine import resource
-from wptrace.engine.filters import Predicates
+from wptrace.engine.filters import Filter, Predicates
+from wptrace.engine.filters.task import NO_PROCESS, PID, Wanted
 from wptrace.engine.hooks import Field, Hook, Way
 from wptrace.engine.resolver import Loaded
 from wptrace.errors import WptraceError
 from wptrace.model import units
-from wptrace.model.book import Book
+from wptrace.model.book import EXITED, Book
 from wptrace.model.budget import Saving, Step
 from wptrace.model.diagnosis import DEGRADED, OK, Check
 from wptrace.model.distribution import Distribution
-from wptrace.model.kind import Group, Kind
+from wptrace.model.kind import REQUESTS, Group, Kind
 from wptrace.model.report import Counters, Event, InFlight, Overhead, Snapshot, Source, Start
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ class Flow:
     _loaded: Loaded | None = None
     """Set while the flow runs."""
     _ring: Ring | None = None
+    _process: Wanted | None = None
+    """The process of --pid."""
     _map_bytes: int
 
     @classmethod
@@ -122,6 +125,8 @@ class Flow:
 
     def begin(self) -> None:
         """Start counting, for programs that are attached but idle before; others count once attached."""
+        if self._process is not None:
+            self._process.begin()
 
     def snapshot(self) -> Snapshot:
         raise NotImplementedError
@@ -189,6 +194,8 @@ class Flow:
             self._loaded.detach()
 
     def close(self) -> None:
+        if self._process is not None:
+            self._process.close()
         if self._ring is not None:
             self._ring.close()
         if self._loaded is not None:
@@ -200,6 +207,13 @@ class Flow:
         if self._loaded is None:
             raise WptraceError("the flow has not been started")
         return self._loaded
+
+    def _watch_process(self, reader: Reader, wanted: Filter) -> None:
+        """Leave out what gets the number of the wanted process after its end."""
+        if PID.name in wanted:
+            (set_process,) = (one.set for one in self.filters if one.name == PID.name)
+            bss = self._obj.bss
+            self._process = Wanted(wanted[PID.name], reader, lambda: set_process(bss, NO_PROCESS))
 
     def _started(self, chosen: Mapping[str, Any], sources: list[Source], notes: list[str]) -> Start:
         """Make the result of a start; `chosen` is what the user chose."""
@@ -220,6 +234,8 @@ class Flow:
         if records is None:
             records = self._ring.records if self._ring is not None else 0
         cost = overhead(ran, self._map_bytes, records)
+        if self._process is not None and self._process.has_ended():
+            books[REQUESTS].note(EXITED)
         return Snapshot(time.monotonic_ns(), books, cells, counters, cost, folded or {})
 
     @property

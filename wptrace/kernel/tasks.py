@@ -48,9 +48,10 @@ class Watched:
     def __init__(self, pid: int) -> None:
         self.ended = False
         """Whether it had ended at the last look."""
-        self._fd = -1
+        self.fd = -1
+        """Readable from its end on; negative if there is none."""
         try:
-            self._fd = os.pidfd_open(pid)
+            self.fd = os.pidfd_open(pid)
         except ProcessLookupError:
             self.ended = True
         except OSError:
@@ -59,14 +60,14 @@ class Watched:
 
     def look(self) -> bool:
         """Whether it has ended by now."""
-        if not self.ended and self._fd >= 0:
-            self.ended = bool(select.select([self._fd], [], [], 0)[0])
+        if not self.ended and self.fd >= 0:
+            self.ended = bool(select.select([self.fd], [], [], 0)[0])
         return self.ended
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
 
 
 def command_line(pid: int, proc: Path = PROC) -> str:

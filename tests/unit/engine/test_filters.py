@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import re
 import stat
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from wptrace.bpf.ring import Reader
 from wptrace.engine import filters
 from wptrace.engine.filters import Filter, cgroup, describe, notes, task
 from wptrace.engine.flow import Flow
@@ -22,6 +24,8 @@ from wptrace.flows.io.path import PathFlow
 from wptrace.kernel import tasks
 from wptrace.kernel.cgroups import Cgroup
 from wptrace.kernel.mounts import Place
+from wptrace.model.book import EXITED, Book
+from wptrace.model.kind import REQUESTS
 
 LIB = Path(__file__).resolve().parents[3] / "bpf_src/lib"
 SOURCE = "".join(path.read_text() for path in (LIB / "filter.h", LIB / "pid_namespace.h", *LIB.glob("filters/*.h")))
@@ -250,3 +254,41 @@ def test_what_is_wanted_is_a_value() -> None:
 def test_a_flow_takes_all_of_what_one_test_looks_at(flow: type[Flow]) -> None:
     """A missing bound is not 0: no request has at most 0 bytes."""
     assert len({"op", "size"} & {one.name for one in flow.filters}) in (0, 2)
+
+
+class OfProcesses(Flow):
+    """A flow with nothing but --pid, as if its programs ran."""
+
+    filters = (task.PID,)
+    _map_bytes = 0
+    bss = SimpleNamespace(filter_tgid=0)
+
+    @property
+    def _obj(self) -> Any:
+        return SimpleNamespace(bss=self.bss)
+
+    def noted(self) -> int:
+        book = Book()
+        self._snapshot({REQUESTS: book}, {}, {}, [])
+        return book.noted.get(EXITED, 0)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_process_is_wanted_until_its_end(late: bool) -> None:
+    """If it ended while the programs were loaded, the first snapshot is too early to say so."""
+    flow, reader = OfProcesses(), Reader()
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as one:
+        flow._watch_process(reader, Filter(pid=one.pid))
+        if not late:
+            one.communicate(timeout=60)
+        assert flow.noted() == 0
+        flow.begin()
+        if late:
+            assert flow.noted() == 0
+            one.communicate(timeout=60)
+            # Nobody asks for a report meanwhile.
+            reader.wait(60)
+            assert flow.bss.filter_tgid == task.NO_PROCESS
+    assert flow.noted() == 1
+    assert flow.bss.filter_tgid == task.NO_PROCESS
+    flow.close()

@@ -4,12 +4,18 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from wptrace.engine.filters import Predicate
 from wptrace.errors import UsageError
 from wptrace.kernel import tasks
 
+if TYPE_CHECKING:
+    from wptrace.bpf.ring import Reader
+
+NO_PROCESS = (1 << 32) - 1
+"""The number of none."""
 SWITCH = "filter_task"
 
 
@@ -54,3 +60,31 @@ COMM = Predicate(
     SWITCH,
     metavar="NAME",
 )
+
+
+class Wanted:
+    """The wanted process while a flow runs. After its end another one may get its number."""
+
+    def __init__(self, process: int, reader: Reader, forget: Callable[[], None]) -> None:
+        """`forget` makes the programs want none; the reader calls it at the end of the process."""
+        self._process, self._reader, self._forget = process, reader, forget
+        self._watched: tasks.Watched | None = None
+
+    def begin(self) -> None:
+        self._watched = tasks.Watched(self._process)
+        if self._watched.fd >= 0:
+            self._reader.attend(self._watched.fd, self._look)
+
+    def _look(self) -> None:
+        if self._watched is not None and self._watched.look():
+            self._forget()
+            self.close()
+
+    def has_ended(self) -> bool:
+        self._look()
+        return self._watched is not None and self._watched.ended
+
+    def close(self) -> None:
+        if self._watched is not None and self._watched.fd >= 0:
+            self._reader.leave(self._watched.fd)
+            self._watched.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from wptrace.model.book import (
     EARLIER,
+    EXITED,
     FOREIGN,
     INCONSISTENT,
     MISTAKEN_STACK,
@@ -47,7 +48,6 @@ STATEMENT_ORIGIN = Cause(
     " query id",
 )
 MANY_BIOS = Cause("many_bios", "a request was made of more bios than are looked at: the ends of some are missing")
-EXITED = Cause("exited", "the process of --pid has ended: what another one with its number does is not counted")
 REMOVED = Cause("removed", "the cgroup of --cgroup is gone: what is in another one with its path is not counted")
 NEIGHBOUR_UNKNOWN = Cause(
     "neighbour_unknown", "of an exact overlap: a request has no times of its own in the records, so it is not in it"

@@ -16,16 +16,18 @@ from tests.unit.kernel.test_elf_functions import ADDRESS, elf
 from wptrace.bpf import trial
 from wptrace.bpf.lib import Libbpf
 from wptrace.bpf.object import BpfObject, open_object
+from wptrace.bpf.ring import Reader
 from wptrace.engine import devices
 from wptrace.engine.definition.unit import Unit
 from wptrace.engine.filters import Filter
 from wptrace.engine.recorder import Recorder
 from wptrace.engine.recorder_size import RecorderSize
 from wptrace.errors import UsageError
-from wptrace.flows.io.causes import EXITED, REMOVED
+from wptrace.flows.io.causes import REMOVED
 from wptrace.flows.io.hooks import OPERATIONS, SWITCH, THROTTLE
 from wptrace.flows.io.operations import BY_CALL, BY_FUNCTION
 from wptrace.flows.io.options import BY, Options
+from wptrace.flows.io.parts.part import Tracing
 from wptrace.flows.io.parts.tasks import InCgroup, Process
 from wptrace.flows.io.path import PathFlow
 from wptrace.flows.io.request import RequestFlow
@@ -34,6 +36,7 @@ from wptrace.flows.stacks import StacksFlow
 from wptrace.kernel import blockdev, memory
 from wptrace.kernel.blockdev import EVERYTHING, Extent, kernel_dev
 from wptrace.kernel.cgroups import Cgroup
+from wptrace.model.book import EXITED
 
 DISK = Extent("sda", "sda", kernel_dev(8, 0), 0, EVERYTHING)
 ON = {
@@ -269,22 +272,17 @@ def test_what_does_not_fit_is_one_sentence(sixty: None, wanted: Options) -> None
         flow._prepare(obj)
 
 
-@pytest.mark.parametrize("before", [False, True])
-def test_the_number_of_a_process_is_wanted_until_its_end(before: bool) -> None:
-    """Also if it ended while the programs were loaded. There may be no snapshot for long, but cells are read."""
-    none = 0xFFFFFFFF
+def test_the_number_of_a_process_is_wanted_until_its_end() -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as one:
         obj = cast(BpfObject, SimpleNamespace(bss=SimpleNamespace(filter_tgid=one.pid)))
+        reader = Reader()
         process = Process(one.pid, children=False, command=(), watched=True)
-        if before:
-            one.communicate(timeout=60)
+        process.start(cast(Tracing, SimpleNamespace(obj=obj, reader=reader)))
         process.begin(obj)
-        if not before:
-            process.refresh(obj, devices_changed=False)
-            assert (obj.bss.filter_tgid, process.noted(obj)) == (one.pid, {EXITED: 0})
-            one.communicate(timeout=60)
-    process.refresh(obj, devices_changed=False)
-    assert (obj.bss.filter_tgid, process.noted(obj)) == (none, {EXITED: 1})
+        assert (obj.bss.filter_tgid, process.noted(obj)) == (one.pid, {EXITED: 0})
+        one.communicate(timeout=60)
+    reader.wait(60)
+    assert (obj.bss.filter_tgid, process.noted(obj)) == (0xFFFFFFFF, {EXITED: 1})
     process.close()
 
 

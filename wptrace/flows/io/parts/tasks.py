@@ -9,18 +9,17 @@ from wptrace.bpf.object import BpfObject
 from wptrace.engine import gone_cgroups
 from wptrace.engine.filters import Filter
 from wptrace.engine.filters.cgroup import IN_CGROUP
-from wptrace.engine.filters.task import PID
-from wptrace.flows.io.causes import EXITED, REMOVED
+from wptrace.engine.filters.task import NO_PROCESS, PID, Wanted
+from wptrace.flows.io.causes import REMOVED
 from wptrace.flows.io.hooks import CHILDREN
 from wptrace.flows.io.parts.part import Part, Tracing
 from wptrace.kernel import tasks
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.kernel.cgroups import Cgroup
-from wptrace.model.book import Cause
+from wptrace.model.book import EXITED, Cause
 
 # The maximum of descendants at a time.
 _MOST = 1 << 14
-_NO_PROCESS = (1 << 32) - 1
 
 
 class Process(Part):
@@ -30,7 +29,7 @@ class Process(Part):
         super().__init__()
         self._pid, self._children, self._command = pid, children, command
         self._is_watched = watched and not command
-        self._watched: tasks.Watched | None = None
+        self._wanted: Wanted | None = None
         self.hooks = (CHILDREN,) if children else ()
         self.needs_options = children
 
@@ -44,10 +43,15 @@ class Process(Part):
             obj.rodata.filter_children = True
             obj.maps["descendants"].max_entries = _MOST
 
+    def start(self, tracing: Tracing) -> None:
+        if self._pid and self._is_watched:
+            bss = tracing.obj.bss
+            self._wanted = Wanted(self._pid, tracing.reader, lambda: setattr(bss, "filter_tgid", NO_PROCESS))
+
     def begin(self, obj: BpfObject) -> None:
         self._mark(obj)
-        if self._pid and self._is_watched:
-            self._watched = tasks.Watched(self._pid)
+        if self._wanted is not None:
+            self._wanted.begin()
 
     def _mark(self, obj: BpfObject) -> None:
         """Mark existing children; later ones are marked when they fork."""
@@ -56,13 +60,8 @@ class Process(Part):
             for number in tasks.descendants(self._pid):
                 marked[number] = 0
 
-    def refresh(self, obj: BpfObject, devices_changed: bool) -> None:
-        # A trace without intervals takes no snapshot before its end, but reads its cells each second.
-        if self._watched is not None and self._watched.look():
-            obj.bss.filter_tgid = _NO_PROCESS
-
     def noted(self, obj: BpfObject) -> dict[Cause, int]:
-        return {} if self._watched is None else {EXITED: int(self._watched.ended)}
+        return {} if self._wanted is None else {EXITED: int(self._wanted.has_ended())}
 
     def retarget(self, obj: BpfObject, wanted: Filter) -> None:
         self.close()
@@ -70,9 +69,9 @@ class Process(Part):
         self._mark(obj)
 
     def close(self) -> None:
-        if self._watched is not None:
-            self._watched.close()
-        self._watched = None
+        if self._wanted is not None:
+            self._wanted.close()
+        self._wanted = None
 
 
 class InCgroup(Part):
