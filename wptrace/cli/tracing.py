@@ -101,6 +101,9 @@ def run(
             common.output(options, stream, flow.view, live=live, title=title if several else "", owners=owners, **shown)
             for title, flow in flows.items()
         ]
+        said: set[str] = set()
+        for one in filter(None, map(common.as_text, outputs)):
+            one.said = said
         keys = None if several else common.controls(outputs[0])
         for at, (flow, file) in enumerate(zip(flows.values(), captures)):
             own = argparse.Namespace(**{**vars(options), "capture": file})

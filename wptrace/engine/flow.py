@@ -219,6 +219,8 @@ class Flow:
         """Make the result of a start; `chosen` is what the user chose."""
         self._map_bytes = sum(found.memory() for found in self._obj.maps.values())
         kernel = os.uname().release
+        # Two filters, or two points of a definition, may say the same.
+        notes = list(dict.fromkeys(notes))
         return Start(self.name, self.level, kernel, chosen, sources, self.kinds, notes, resource=resource.here())
 
     def _snapshot(

@@ -5,10 +5,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.unit.cli.conftest import Handed
+from tests.unit.outputs.samples import KIND, start
+from wptrace.cli import flow as of_definitions
 from wptrace.cli.main import main
 from wptrace.errors import NotPermittedError, UsageError
 from wptrace.outputs.ndjson import NdjsonOutput
@@ -66,3 +71,23 @@ def test_a_short_name_has_definitions_of_its_own(command: str) -> None:
         main([command, "--what", "block"])
     with pytest.raises(UsageError, match="--total makes one row"):
         main([command, "--total", "--by", "device"])
+
+
+@pytest.mark.parametrize(("form", "expected"), [([], 1), (["-j"], 2)])
+def test_what_several_flows_note_is_said_once(
+    form: list[str], expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each line of JSON stands alone."""
+    flows = [SimpleNamespace(name=name, view="objects", kinds=(KIND,)) for name in ("netrx", "nettx")]
+
+    def runner(pairs: list[tuple[Any, Any]], options: object) -> None:
+        for flow, output in pairs:
+            output.start(start(notes=["of both", f"of {flow.name}"]))
+
+    monkeypatch.setattr("wptrace.engine.run.run", runner)
+    monkeypatch.setattr("wptrace.kernel.privileges.require_tracing", lambda: None)
+    monkeypatch.setattr(of_definitions, "_flows", lambda *_: flows)
+    shown = tmp_path / "shown"
+    assert main(["net", "-o", str(shown), *form]) == 0
+    words = shown.read_text()
+    assert [words.count(f"of {whose}") for whose in ("both", "netrx", "nettx")] == [expected, 1, 1]

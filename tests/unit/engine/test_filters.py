@@ -259,13 +259,15 @@ def test_a_flow_takes_all_of_what_one_test_looks_at(flow: type[Flow]) -> None:
 class OfProcesses(Flow):
     """A flow with nothing but --pid, as if its programs ran."""
 
+    name = "processes"
+    kinds = ()
     filters = (task.PID,)
     _map_bytes = 0
     bss = SimpleNamespace(filter_tgid=0)
 
     @property
     def _obj(self) -> Any:
-        return SimpleNamespace(bss=self.bss)
+        return SimpleNamespace(bss=self.bss, maps={})
 
     def noted(self) -> int:
         book = Book()
@@ -292,3 +294,11 @@ def test_a_process_is_wanted_until_its_end(late: bool) -> None:
     assert flow.noted() == 1
     assert flow.bss.filter_tgid == task.NO_PROCESS
     flow.close()
+
+
+def test_what_two_filters_note_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first thread of a process has its number."""
+    monkeypatch.setattr(tasks, "namespace", lambda: 4711)
+    said = notes(Filter(pid=5, tid=5), CpuFlow.filters)
+    assert len(said) == 2
+    assert OfProcesses()._started({}, [], said).notes == said[:1]

@@ -49,6 +49,8 @@ class TextOutput(QuietOutput):
         self._view = view
         self._characters = {} if _has_blocks(stream) else _WITHOUT_BLOCKS
         self._introduction: list[str] = []
+        self.said: set[str] = set()
+        """Notes that were printed; outputs that share it print each once."""
         self._now = _Seen()
         self._shown = self._now
         self._recent: deque[Event] = deque(maxlen=_LAST_STORIES)
@@ -181,10 +183,13 @@ class TextOutput(QuietOutput):
     def _introduce(self) -> None:
         """Notes are no results: who sends these to a pipe has them on the terminal all the same."""
         apart = self._stream is sys.stdout and self._live is None
-        self._print(line for line in self._introduction if not apart or not line.startswith(words.NOTE))
+        lines = [line for line in self._introduction if line not in self.said]
+        notes = [line for line in lines if line.startswith(words.NOTE)]
+        self.said.update(notes)
+        self._print(line for line in lines if not apart or line not in notes)
         if apart:
             with suppress(OSError):
-                self._print((line for line in self._introduction if line.startswith(words.NOTE)), sys.stderr)
+                self._print(notes, sys.stderr)
 
     def _print(self, lines: Iterable[str], stream: TextIO | None = None) -> None:
         stream = stream or self._stream
