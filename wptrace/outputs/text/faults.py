@@ -29,12 +29,15 @@ class FaultsView(View):
     def __init__(self, wanted: Wanted) -> None:
         super().__init__(wanted)
         self._listed: set[tuple[Any, ...]] = set()
+        self._listed_ns = 0
 
     def in_flight(self, found: list[InFlight], at_ns: int, width: int, most: int) -> list[str]:
         """Each once: what is not answered now may never be."""
         every = [one.plain for one in found]
-        fresh = [one for one in every if _identity(one) not in self._listed]
-        self._listed = set(map(_identity, every))
+        # A number is used again once its fault is answered: what is younger than the last list was not in it.
+        since_ns = at_ns - self._listed_ns
+        fresh = [one for one in every if one["age_ns"] < since_ns or _identity(one) not in self._listed]
+        self._listed, self._listed_ns = set(map(_identity, every)), at_ns
         return list(self._list(fresh, at_ns)) if fresh else []
 
     def _list(self, found: Sequence[Mapping[str, Any]], at_ns: int) -> Iterator[str]:

@@ -89,6 +89,14 @@ def test_what_was_answered_is_not_remembered() -> None:
     assert [line.count("unanswered: 1") for line in lines].count(1) == 3
 
 
+def test_a_number_that_is_used_again_is_another_fault() -> None:
+    """Between two lists of what is stuck there is none if nothing is."""
+    view = FaultsView(Wanted())
+    list(view.begin(START))
+    shown = [view.in_flight([open_fault()._replace(age_ns=age)], at, 80, 8) for age, at in ((2, 10), (5, 13), (2, 16))]
+    assert list(map(bool, shown)) == [True, False, True]
+
+
 def test_a_list_of_unanswered_faults_ends() -> None:
     lines = shown([open_fault(number) for number in range(60)])
     assert lines[-1] == "  and 10 more"
