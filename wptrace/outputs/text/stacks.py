@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple, TextIO
 
 from wptrace.model import units
@@ -15,7 +16,7 @@ from wptrace.model.stack import Stack
 from wptrace.outputs.text import header
 from wptrace.outputs.text.output import TextOutput
 from wptrace.outputs.text.view import View
-from wptrace.outputs.text.words import printable
+from wptrace.outputs.text.words import NOTE, printable
 
 TIME, COUNT = "time", "count"
 IO = Noun("I/O")
@@ -87,7 +88,9 @@ class FoldedOutput(TextOutput):
         self._weight = weight
 
     def start(self, start: Start) -> None:
-        """Do nothing: the output has stacks alone."""
+        with suppress(OSError):
+            for note in start.notes:
+                print(f"{NOTE}{printable(note)}", file=sys.stderr)
 
     def interval(self, report: Report) -> None:
         """Flame graphs are of the whole trace."""

@@ -51,9 +51,9 @@ def shown(wanted: Wanted, *results: object) -> list[str]:
     return written(StacksView(wanted), START, *results)
 
 
-def folded(weight: str, *results: object, wanted: Wanted = PLAIN) -> list[str]:
+def folded(weight: str, *results: object, wanted: Wanted = PLAIN, start: Start = START) -> list[str]:
     stream = Tty()
-    play(FoldedOutput(stream, StacksView(wanted), weight), START, *results)
+    play(FoldedOutput(stream, StacksView(wanted), weight), start, *results)
     return stream.getvalue().splitlines()
 
 
@@ -118,6 +118,11 @@ def test_folded_is_for_other_tools(weight: str, values: list[int], capsys: pytes
     lines = folded(weight, [], report(CELLS, "interval"), report(CELLS, lost=2))
     assert lines == [f"entry;read;submit {values[0]}", f"entry;write;submit {values[1]}"]
     assert [line.split(" x ")[0] for line in capsys.readouterr().err.splitlines()] == ["lost: 2", "noted: 2"]
+
+
+def test_what_folded_stacks_lack_is_said_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(folded(COUNT, report(CELLS), start=START._replace(notes=["stacks have no names"]))) == 2
+    assert capsys.readouterr().err == "note: stacks have no names\n"
 
 
 def test_folded_devices_are_outermost() -> None:
