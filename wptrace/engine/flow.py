@@ -21,7 +21,7 @@ from wptrace.engine.hooks import Field, Hook, Way
 from wptrace.engine.resolver import Loaded
 from wptrace.errors import WptraceError
 from wptrace.model import units
-from wptrace.model.book import EXITED, Book
+from wptrace.model.book import EXITED, REMOVED, Book
 from wptrace.model.budget import Saving, Step
 from wptrace.model.diagnosis import DEGRADED, OK, Check
 from wptrace.model.distribution import Distribution
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from wptrace.capture.writer import CaptureOutput
     from wptrace.engine.devices import Devices
     from wptrace.engine.recorder import Recorder
+    from wptrace.kernel.cgroups import Cgroup
 
 NEVER_NS = (1 << 64) - 1
 """A threshold that nothing reaches."""
@@ -92,6 +93,8 @@ class Flow:
     _ring: Ring | None = None
     _process: Wanted | None = None
     """The process of --pid."""
+    _cgroup: Cgroup | None = None
+    """The cgroup of --cgroup."""
     _map_bytes: int
 
     @classmethod
@@ -208,8 +211,12 @@ class Flow:
             raise WptraceError("the flow has not been started")
         return self._loaded
 
-    def _watch_process(self, reader: Reader, wanted: Filter) -> None:
-        """Leave out what gets the number of the wanted process after its end."""
+    def _watch_wanted(self, reader: Reader, wanted: Filter) -> None:
+        """Notice when the wanted process ends, whose number another one may get, and that the cgroup is removed."""
+        # Most flows do without.
+        from wptrace.engine.filters.cgroup import IN_CGROUP
+
+        self._cgroup = wanted.get(IN_CGROUP.name)
         if PID.name in wanted:
             (set_process,) = (one.set for one in self.filters if one.name == PID.name)
             bss = self._obj.bss
@@ -238,6 +245,8 @@ class Flow:
         cost = overhead(ran, self._map_bytes, records)
         if self._process is not None and self._process.has_ended():
             books[REQUESTS].note(EXITED)
+        if self._cgroup is not None and self._cgroup.is_gone:
+            books[REQUESTS].note(REMOVED)
         return Snapshot(time.monotonic_ns(), books, cells, counters, cost, folded or {})
 
     @property

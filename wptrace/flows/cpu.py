@@ -171,7 +171,7 @@ class CpuFlow(Flow):
             self._fields = layout.fields
             self._ring = Ring.of(obj.maps["records"], layout.struct)
             reader.add(self._ring, self._take)
-        self._watch_process(reader, self._options.wanted)
+        self._watch_wanted(reader, self._options.wanted)
         chosen = filters.describe(self._options.wanted, self.filters)
         return self._started(
             {"by": self._options.by, **chosen},

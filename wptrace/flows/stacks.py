@@ -137,7 +137,7 @@ class StacksFlow(Flow):
             self._place = layout.fields.index("tgid"), layout.fields.index("comm")
             self._ring = Ring.of(obj.maps["records"], layout.struct)
             reader.add(self._ring, self._add_processes, rare=True)
-        self._watch_process(reader, self._options.wanted)
+        self._watch_wanted(reader, self._options.wanted)
         least = {"min_ns": self._options.min_ns} if self._options.min_ns else {}
         how = ", ".join(program.section for program in loaded.programs)
         return self._started(

@@ -24,6 +24,7 @@ RECURSION = Cause("recursion", "the kernel skipped a program that was already ru
 INCONSISTENT = Cause("inconsistent", "a figure of the kernel was smaller than before, and added nothing")
 
 EXITED = Cause("exited", "the process of --pid has ended: what another one with its number does is not counted")
+REMOVED = Cause("removed", "the cgroup of --cgroup is gone: what is in another one with its path is not counted")
 MISTAKEN_STACK = Cause("mistaken_stack", "one of 128 stacks is walked to check it: it had been taken for another one")
 OVERWRITTEN = Cause("overwritten", "in a dump: newer records took its place")
 TORN = Cause("torn", "in a dump: a record was being written while the recorder was read")

@@ -19,7 +19,7 @@ from tests.unit.outputs.text.test_turns import cell, report, wait
 from wptrace.analysis.verdict import TIMED, Case, judge
 from wptrace.flows import cpu
 from wptrace.flows.cpu import CGROUP, CPU, KINDS, PROCESS, THREAD, CpuFlow
-from wptrace.model.book import EXITED, Cause
+from wptrace.model.book import EXITED, REMOVED, Cause
 from wptrace.model.kind import ALL, Task
 from wptrace.model.report import InFlight, Report, Source, Start
 from wptrace.outputs.progs import ProgsJson
@@ -44,7 +44,7 @@ def test_the_causes_of_loss_are_those_of_the_flow() -> None:
     (rows,) = tables(section("cpu.md", "## Loss"))
     known = {cause.name for cause in vars(cpu).values() if isinstance(cause, Cause)}
     known -= {"recursion"}  # no program at a switch can interrupt another one
-    known |= {EXITED.name}  # of each flow with --pid
+    known |= {EXITED.name, REMOVED.name}  # of each flow with --pid and --cgroup
     assert {name for name, _ in rows} == known
     for name, words in rows:
         assert words.startswith("lost" if name in {cause.name for cause in cpu._LOST} else "noted"), name

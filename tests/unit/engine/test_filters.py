@@ -24,7 +24,7 @@ from wptrace.flows.io.path import PathFlow
 from wptrace.kernel import tasks
 from wptrace.kernel.cgroups import Cgroup
 from wptrace.kernel.mounts import Place
-from wptrace.model.book import EXITED, Book
+from wptrace.model.book import EXITED, REMOVED, Book, Cause
 from wptrace.model.kind import REQUESTS
 
 LIB = Path(__file__).resolve().parents[3] / "bpf_src/lib"
@@ -269,10 +269,10 @@ class OfProcesses(Flow):
     def _obj(self) -> Any:
         return SimpleNamespace(bss=self.bss, maps={})
 
-    def noted(self) -> int:
+    def noted(self, cause: Cause = EXITED) -> int:
         book = Book()
         self._snapshot({REQUESTS: book}, {}, {}, [])
-        return book.noted.get(EXITED, 0)
+        return book.noted.get(cause, 0)
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -280,7 +280,7 @@ def test_a_process_is_wanted_until_its_end(late: bool) -> None:
     """If it ended while the programs were loaded, the first snapshot is too early to say so."""
     flow, reader = OfProcesses(), Reader()
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as one:
-        flow._watch_process(reader, Filter(pid=one.pid))
+        flow._watch_wanted(reader, Filter(pid=one.pid))
         if not late:
             one.communicate(timeout=60)
         assert flow.noted() == 0
@@ -294,6 +294,16 @@ def test_a_process_is_wanted_until_its_end(late: bool) -> None:
     assert flow.noted() == 1
     assert flow.bss.filter_tgid == task.NO_PROCESS
     flow.close()
+
+
+def test_a_flow_says_that_its_cgroup_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "service"
+    path.mkdir()
+    flow = OfProcesses()
+    flow._watch_wanted(Reader(), Filter(cgroup=Cgroup(str(path), path.stat().st_ino, 2, None)))
+    assert flow.noted(REMOVED) == 0
+    path.rmdir()
+    assert flow.noted(REMOVED) == 1
 
 
 def test_what_two_filters_note_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,7 +179,7 @@ class DefinedFlow(Flow):
         self._programs = programs = Programs(self._resolution)
         programs.attach(numbering, bodies(obj), self._asks)
         wanted = options.filter
-        self._watch_process(reader, wanted)
+        self._watch_wanted(reader, wanted)
         notes = [*programs.notes(), *filters.notes(wanted, self.filters)]
         if any(label.type == SYMBOL for label in self._resolution.labels) and not symbols.shown():
             why = privileges.hidden_addresses()

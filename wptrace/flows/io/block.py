@@ -207,7 +207,7 @@ class BlockFlow(DeviceFlow):
             reader.add(self._ring, self._take, rate=RATE)
         if self._flight is not None:
             self._flight.start(obj, self._devices.slots)
-        self._watch_process(reader, self._options.filter)
+        self._watch_wanted(reader, self._options.filter)
         return self._started(self._filters(), self._sources(loaded), self._notes(loaded))
 
     def begin(self) -> None:

@@ -11,6 +11,7 @@ from wptrace.model.book import (
     MISTAKEN_STACK,
     OVERWRITTEN,
     RECURSION,
+    REMOVED,
     RING_FULL,
     TORN,
     UNMATCHED_END,
@@ -48,7 +49,6 @@ STATEMENT_ORIGIN = Cause(
     " query id",
 )
 MANY_BIOS = Cause("many_bios", "a request was made of more bios than are looked at: the ends of some are missing")
-REMOVED = Cause("removed", "the cgroup of --cgroup is gone: what is in another one with its path is not counted")
 NEIGHBOUR_UNKNOWN = Cause(
     "neighbour_unknown", "of an exact overlap: a request has no times of its own in the records, so it is not in it"
 )

@@ -23,7 +23,6 @@ from wptrace.engine.filters import Filter
 from wptrace.engine.recorder import Recorder
 from wptrace.engine.recorder_size import RecorderSize
 from wptrace.errors import UsageError
-from wptrace.flows.io.causes import REMOVED
 from wptrace.flows.io.hooks import OPERATIONS, SWITCH, THROTTLE
 from wptrace.flows.io.operations import BY_CALL, BY_FUNCTION
 from wptrace.flows.io.options import BY, Options
@@ -36,7 +35,7 @@ from wptrace.flows.stacks import StacksFlow
 from wptrace.kernel import blockdev, memory
 from wptrace.kernel.blockdev import EVERYTHING, Extent, kernel_dev
 from wptrace.kernel.cgroups import Cgroup
-from wptrace.model.book import EXITED
+from wptrace.model.book import EXITED, REMOVED
 
 DISK = Extent("sda", "sda", kernel_dev(8, 0), 0, EVERYTHING)
 ON = {

@@ -10,13 +10,12 @@ from wptrace.engine import gone_cgroups
 from wptrace.engine.filters import Filter
 from wptrace.engine.filters.cgroup import IN_CGROUP
 from wptrace.engine.filters.task import NO_PROCESS, PID, Wanted
-from wptrace.flows.io.causes import REMOVED
 from wptrace.flows.io.hooks import CHILDREN
 from wptrace.flows.io.parts.part import Part, Tracing
 from wptrace.kernel import tasks
 from wptrace.kernel.cgroup_names import CgroupNames
 from wptrace.kernel.cgroups import Cgroup
-from wptrace.model.book import EXITED, Cause
+from wptrace.model.book import EXITED, REMOVED, Cause
 
 # The maximum of descendants at a time.
 _MOST = 1 << 14
