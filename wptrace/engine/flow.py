@@ -126,6 +126,11 @@ class Flow:
         """Load and attach the programs, and add the rings to the reader."""
         raise NotImplementedError
 
+    def forget_events(self) -> None:
+        """Drop the events so far."""
+        if self._ring is not None:
+            self._ring.read()
+
     def begin(self) -> None:
         """Start counting, for programs that are attached but idle before; others count once attached."""
         if self._process is not None:

@@ -118,6 +118,8 @@ class Trace:
 
     def begin(self, reader: Reader, often: float) -> None:
         self.start = self.flow.start(reader)
+        # What ended since its programs are attached is in the first snapshot, and so in no figures.
+        self.flow.forget_events()
         # The first snapshot: later events are all in the figures.
         self.first = self.snapshot()
         self.flow.begin()

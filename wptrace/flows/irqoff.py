@@ -252,6 +252,10 @@ class IrqoffFlow(Flow):
             samples, nmis = sum(cell.looks for cell in cells), sum(cell.nmis for cell in cells)
         return samples, nmis
 
+    def forget_events(self) -> None:
+        for ring in self._rings:
+            ring.read()
+
     def stop(self) -> None:
         if self._loaded is None:
             return

@@ -165,6 +165,9 @@ class StacksFlow(Flow):
         self._devices.place(obj, room=_SPARE if self._devices.may_come else 0, reused=False)
         filters.apply(obj.bss, self._options.wanted, self.filters)
 
+    def forget_events(self) -> None:
+        """Keep all: its records are of processes, and the programs send each once."""
+
     def _add_processes(self, records: list[Record]) -> None:
         tgid, comm = self._place
         for record in records:

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from tests.unit.engine.conftest import Time
 from tests.unit.engine.test_run import Fake
 from tests.unit.outputs.samples import request
+from wptrace.bpf.ring import Ring
 from wptrace.engine.session import Session, Trace
 from wptrace.model.book import INCONSISTENT
 from wptrace.model.report import Event, Report, Snapshot
@@ -140,6 +143,15 @@ def test_all_consumers_get_all_events(session: Session, clock: Time) -> None:
     clock.at(0.5, lambda: flow.pending.append(request(dev="sda")))
     play(session, clock, 3.0)
     assert [consumer.seen for consumer in consumers] == [["sda", "last"]] * 2
+
+
+def test_events_before_the_first_snapshot_are_left_out(clock: Time) -> None:
+    """Those that ended while the programs were attached are in no figures."""
+    done: list[str] = []
+    flow = Fake(clock, done)
+    flow._ring = cast(Ring, SimpleNamespace(read=lambda: done.append("read")))
+    Session([flow]).start()
+    assert done == ["start", "read", "snapshot"]
 
 
 def test_what_came_is_delivered_in_pieces(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

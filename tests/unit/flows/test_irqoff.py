@@ -6,11 +6,14 @@ from __future__ import annotations
 import argparse
 import errno
 import time
-from typing import Any
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from wptrace.bpf.object import open_object
+from wptrace.bpf.ring import Ring
 from wptrace.engine.filters import Filter
 from wptrace.engine.hooks import Way
 from wptrace.engine.resolver import Attempts, Loaded
@@ -293,6 +296,15 @@ def test_offenders_go_by_function_and_task_the_longest_in_all_first(flow: Irqoff
             {"comm": "cp", "function": "f1", "count": 1, "sum_ns": 15 * MS, "max_ns": 15 * MS},
         ]
     }
+
+
+def test_events_are_forgotten_unread(flow: IrqoffFlow) -> None:
+    """To find the names of their stacks takes long, and more come meanwhile."""
+    read: list[int] = []
+    flow._rings = [cast(Ring, SimpleNamespace(read=partial(read.append, number))) for number in (1, 2)]
+    flow.forget_events()
+    assert read == [1, 2]
+    assert flow.events() == []
 
 
 @pytest.mark.parametrize(
