@@ -21,7 +21,6 @@ enum iopf_stage {
 EXPORT_ENUM(iopf_stage);
 
 enum iopf_cause {
-	IOPF_CAUSE_STATE_FULL,
 	IOPF_CAUSE_NO_ROW,
 	IOPF_CAUSE_UNMATCHED_END,
 	IOPF_CAUSES,
@@ -60,6 +59,7 @@ struct iopf_cell {
 	__u64 faults; /* pages, of the finished */
 	__u64 refused;
 	__u64 replaced;
+	__u64 unfollowed; /* the table of what is pending had no room */
 	struct hist stages[IOPF_STAGES];
 };
 
@@ -205,7 +205,7 @@ static __noinline void report(struct iopf_key *key, void *device, __u32 pasid, _
 		return;
 	cell->started++;
 	if (bpf_map_update_elem(&pending, key, &fresh, BPF_ANY))
-		COUNT(loss[IOPF_CAUSE_STATE_FULL]);
+		cell->unfollowed++;
 }
 
 /* The kernel did not take the fault: it has no handler, and the driver answers the device by itself. */
@@ -492,7 +492,7 @@ int entry_raw_tp(__u64 *ctx)
 		if (!bpf_map_update_elem(&pending, &key, &fresh, BPF_NOEXIST))
 			return 0;
 	}
-	COUNT(loss[IOPF_CAUSE_STATE_FULL]);
+	cell->unfollowed++;
 	return 0;
 }
 

@@ -264,6 +264,18 @@ def test_more_faults_of_one_address_space_than_can_be_reported_apart(started: tu
 
 @pytest.mark.one_kernel
 @pytest.mark.parametrize("started", [SMMU], indirect=True)
+def test_faults_that_are_not_asked_for_are_not_lost(started: tuple[IopfFlow, BpfObject]) -> None:
+    flow, obj = started
+    flow._filter = Filter(pasid=(6,))
+    for pasid, count in ((5, 10), (6, 9)):
+        for _ in range(count):
+            smmu_fault(obj, "entry_raw_tp", pasid)
+    found = flow.snapshot().books[REQUESTS]
+    assert (found.started, found.in_flight, found.lost) == (9, 8, {STATE_FULL: 1})
+
+
+@pytest.mark.one_kernel
+@pytest.mark.parametrize("started", [SMMU], indirect=True)
 def test_of_several_faults_of_one_address_space_the_oldest_ends_first(started: tuple[IopfFlow, BpfObject]) -> None:
     flow, obj = started
     for _ in range(3):

@@ -43,7 +43,7 @@ _FEWEST, _MOST = 32, 256
 
 _REFUSED = Cause("refused", "the kernel did not take a fault: nobody handles the address space that it is in")
 _NO_ROW = Cause("no_row", "a device and PASID found no row of their own: counted under other")
-_CAUSES = {cause.name: cause for cause in (STATE_FULL, _NO_ROW, UNMATCHED_END)}
+_CAUSES = {cause.name: cause for cause in (_NO_ROW, UNMATCHED_END)}
 
 _FAULT, _HANDLING = "fault", "handling"
 # The ways that are tracepoints alone.
@@ -210,7 +210,7 @@ class IopfFlow(Flow):
         total, page = self._cells.total, os.sysconf("SC_PAGE_SIZE")
         causes = dict(zip(self._causes, self._obj.bss.loss))
         ran = [program.statistics() for program in self._running.programs]
-        lost = {_REFUSED: total("refused"), UNMATCHED_START: total("replaced"), STATE_FULL: causes.pop(STATE_FULL)}
+        lost = {_REFUSED: total("refused"), UNMATCHED_START: total("replaced"), STATE_FULL: total("unfollowed")}
         noted = {**causes, RECURSION: sum(one.recursion_misses for one in ran), INCONSISTENT: self._cells.shrunk}
         return self._snapshot(
             {REQUESTS: Book.read(total("started"), total("finished"), lost, noted, total("failed"))},
