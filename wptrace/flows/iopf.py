@@ -183,6 +183,9 @@ class IopfFlow(Flow):
         return {"unanswered": [one.plain for one in self.in_flight(0)]}
 
     def _wanted(self, row: Any) -> bool:
+        if self._filter and not text(row.dev):
+            # That of all who found none.
+            return False
         devices, pasids = self._filter.get("dev"), self._filter.get("pasid")
         # The programs keep only this much of a name.
         kept = self._obj.struct("iopf_row").member("dev").size - 1

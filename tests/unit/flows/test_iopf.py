@@ -89,6 +89,9 @@ def test_only_those_that_are_wanted() -> None:
     ]
     assert [one.group.label("pasid") for one in flow(Filter(pasid=(6, 7)), *states).in_flight(0)] == [6]
     assert len(flow(Filter(dev=("other",), pasid=(5,)), *states).in_flight(0)) == 1
+    others = row(dev=b"\0", pasid=0)
+    assert flow(Filter())._wanted(others)
+    assert not flow(Filter(pasid=(0,)))._wanted(others)
     name = "a-name-that-is-longer-than-programs-keep"
     assert len(flow(Filter(dev=(name,)), state(1, dev=name[:31].encode())).in_flight(0)) == 1
 
