@@ -20,7 +20,7 @@ from wptrace.engine.hooks import DISK_OF_REQUEST, END, START, Field, Hook, probe
 from wptrace.engine.resolver import load
 from wptrace.kernel import privileges
 from wptrace.kernel.symbols import UNKNOWN, KernelSymbols
-from wptrace.kernel.tasks import name_of
+from wptrace.kernel.tasks import name_of, namespace
 from wptrace.kernel.user_symbols import ProcessSymbols
 from wptrace.model.book import MISTAKEN_STACK, RECURSION, STATE_FULL, UNMATCHED_END, UNMATCHED_START, Book, Cause
 from wptrace.model.distribution import Distribution
@@ -213,7 +213,7 @@ class Frames:
         self._stacks, self._more_stacks = obj.maps["stacks"], obj.maps["more_stacks"]
         self._second_chance = obj.constants["SECOND_CHANCE"]
         self._kernel = KernelSymbols()
-        self._processes: dict[int, tuple[str, ProcessSymbols]] = {}
+        self._processes: dict[int, tuple[str, ProcessSymbols | None]] = {}
         self._known: dict[tuple[int, int, int], Stack] = {}
 
     def notes(self, user: bool) -> list[str]:
@@ -223,13 +223,16 @@ class Frames:
             notes.append(f"stacks have no names: /proc/kallsyms shows no addresses ({why})")
         if user:
             notes.append("user stacks follow frame pointers: code that was built without them shows few frames")
-            if "CAP_SYS_PTRACE" not in privileges.effective():
+            if namespace():
+                notes.append("functions of processes have no names here: /proc has the ids of this pid namespace alone")
+            elif "CAP_SYS_PTRACE" not in privileges.effective():
                 notes.append("names in user stacks of other users need CAP_SYS_PTRACE, which is missing")
         return notes
 
     def add_process(self, tgid: int, comm: bytes) -> None:
         """Read where the code of a process lies at its first I/O, while it is alive."""
-        self._processes[tgid] = f"{text(comm)}[{tgid}]", ProcessSymbols(tgid)
+        # The id is the machine's, which another process may have in this pid namespace.
+        self._processes[tgid] = f"{text(comm)}[{tgid}]", None if namespace() else ProcessSymbols(tgid)
 
     def stack(self, kernel: int, user: int, tgid: int) -> Stack:
         """Look up a stack by its ids in the maps; negative if there is none."""
@@ -249,7 +252,8 @@ class Frames:
             # There was no room to report the process; if it has ended since, its name is lost.
             self.add_process(tgid, os.fsencode(name_of(tgid)) or b"?")
         process, symbols = self._processes[tgid]
-        outside = [symbols.name(address) for address in _calls(self._addresses(user))]
+        calls = _calls(self._addresses(user))
+        outside = [UNKNOWN if symbols is None else symbols.name(address) for address in calls]
         # Beyond the last frame pointer, addresses are random contents of the stack.
         outer = [name for name, before in zip(outside, [None, *outside]) if name != UNKNOWN or before != UNKNOWN]
         return Stack(inside, tuple(outer), process)

@@ -58,6 +58,7 @@ def made(
     monkeypatch.setattr(stacks, "KernelSymbols", Symbols)
     monkeypatch.setattr(stacks, "ProcessSymbols", Symbols)
     monkeypatch.setattr(stacks, "name_of", lambda tgid: "living" if tgid == 44 else "")
+    monkeypatch.setattr(stacks, "namespace", lambda: 0)
     maps = {"stacks": FakeMap(first), "more_stacks": FakeMap(more or {})}
     return Frames(cast("BpfObject", SimpleNamespace(maps=maps, constants={"SECOND_CHANCE": SECOND_CHANCE})))
 
@@ -106,6 +107,14 @@ def test_a_process_has_a_stack_of_its_own(monkeypatch: pytest.MonkeyPatch) -> No
     # Processes that the programs had no room to report.
     assert found.stack(0, -1, 43) == Stack(("entry",), (), "?[43]")
     assert found.stack(0, -1, 44) == Stack(("entry",), (), "living[44]")
+
+
+def test_another_pid_namespace_has_other_processes_by_these_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = made(monkeypatch, {0: stack("entry"), 1: stack("vfs_read")})
+    monkeypatch.setattr(stacks, "namespace", lambda: 4711)
+    found.add_process(42, b"dd")
+    assert found.stack(0, 1, 42) == Stack(("entry",), (UNKNOWN,), "dd[42]")
+    assert "ids of this pid namespace" in found.notes(user=True)[1]
 
 
 def test_a_stack_keeps_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
