@@ -122,7 +122,8 @@ def part(report: Report, kinds: Sequence[Kind], keeps: Callable[[Group], bool], 
         mine = [stages for group, stages in cells.items() if group.kind.book == name]
         made.finished = made.started = sum(stages[TOTAL].count for stages in mine)
         made.noted = dict(book.noted)
-    return report._replace(books=books, cells=arranged(cells, kinds), counters=counters)
+    # Its lists are of everything.
+    return report._replace(books=books, cells=arranged(cells, kinds), counters=counters, lists={})
 
 
 class _Row:

@@ -57,6 +57,11 @@ def test_intervals_add_up_to_the_whole_and_to_its_rest(parts: list[list[int]]) -
     assert rest.books[OPERATIONS].finished == len(parts[-1])
 
 
+def test_lists_of_everything_are_not_of_a_part() -> None:
+    whole = report("summary", [1, 2], 0, 5)._replace(lists={"unanswered": [{"dev": "another"}]})
+    assert sums.part(whole, KINDS, lambda _: True, {}).lists == {}
+
+
 OWNED = OWNERS[COMM][0]
 
 
