@@ -34,7 +34,7 @@ from wptrace.model.book import (
     Book,
     Cause,
 )
-from wptrace.model.kind import REQUESTS, TASK_FIELDS, EventField, Kind, Label, Metric, Noun, Point, Stage, Task
+from wptrace.model.kind import REQUESTS, TASK_FIELDS, TOTAL, EventField, Kind, Label, Metric, Noun, Point, Stage, Task
 from wptrace.model.report import Event, InFlight, Snapshot, Source, Start
 
 CPU, PROCESS, THREAD, CGROUP = "cpu", "process", "thread", "cgroup"
@@ -273,12 +273,11 @@ class CpuFlow(Flow):
         lost = {cause: causes[cause] for cause in _LOST}
         noted = {cause: count for cause, count in causes.items() if cause not in lost}
         noted[INCONSISTENT] = self._cells.shrunk + self._others.shrunk
-        return self._snapshot(
-            {REQUESTS: Book.read(book.started, book.finished, lost, noted)},
-            {**self._cells.copy(), **self._others.copy()},
-            {},
-            ran,
-        )
+        found = {**self._cells.copy(), **self._others.copy()}
+        # Turns end between the reads of rows and book: finished are those of the rows, and in flight those of the book.
+        finished = sum(stages[TOTAL].count for stages in found.values()) + causes[_INCOMPLETE]
+        started = finished + book.started - book.finished
+        return self._snapshot({REQUESTS: Book.read(started, finished, lost, noted)}, found, {}, ran)
 
 
 def _task(values: dict[str, Any], member: str) -> dict[str, Any]:
