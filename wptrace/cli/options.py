@@ -337,11 +337,11 @@ def output(options: argparse.Namespace, stream: TextIO, view: str, **wanted: Any
 
 
 def folded(options: argparse.Namespace, stream: TextIO, view: str, per_device: bool) -> Output:
-    """Return an output of folded stacks, with the exports."""
+    """Return an output of folded stacks, of all unless the user limits their number, with the exports."""
     from wptrace.outputs.registry import Wanted
     from wptrace.outputs.text.stacks import FoldedOutput, StacksView
 
-    how = Wanted(per_device=per_device)
+    how = Wanted(per_device=per_device, top=0 if options.top is None else number(options.top, "--top"))
     return exported(options, FoldedOutput(stream, StacksView(how), options.folded), view, how)
 
 

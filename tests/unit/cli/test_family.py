@@ -53,6 +53,12 @@ def test_json_has_all_stacks_and_text_the_first_ten(words: list[str], top: int, 
     assert (flow._options.min_ns, flow._options.wanted["pid"], flow._options.user) == (2_000_000, pid, True)
 
 
+@pytest.mark.parametrize(("words", "top"), [([], 0), (["--top", "3"], 3)])
+def test_folded_has_all_stacks_unless_few_are_wanted(words: list[str], top: int, handed: Callable[..., Handed]) -> None:
+    _, output, _ = handed("stacks", "-o", os.devnull, "--folded", "time", *words)
+    assert output._view.wanted.top == top
+
+
 @pytest.mark.parametrize("watched", ["1ms", "2h", "x"])
 def test_doctor_watches_neither_for_no_time_nor_for_ever(watched: str) -> None:
     with pytest.raises(UsageError):

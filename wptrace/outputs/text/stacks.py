@@ -97,7 +97,8 @@ class FoldedOutput(TextOutput):
 
     def summary(self, report: Report) -> None:
         weights: dict[str, int] = {}
-        for row in charged(report, self._view.wanted.per_device):
+        wanted = self._view.wanted
+        for row in charged(report, wanted.per_device)[: wanted.top or None]:
             name = row.stack.folded()
             where = row.group.label("dev")
             if where is not ALL:

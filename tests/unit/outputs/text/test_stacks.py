@@ -120,6 +120,11 @@ def test_folded_is_for_other_tools(weight: str, values: list[int], capsys: pytes
     assert [line.split(" x ")[0] for line in capsys.readouterr().err.splitlines()] == ["lost: 2", "noted: 2"]
 
 
+def test_folded_stacks_are_limited_as_others() -> None:
+    """Those with the most time stay."""
+    assert folded(COUNT, report(CELLS), wanted=PLAIN._replace(top=1)) == ["entry;write;submit 1"]
+
+
 def test_what_folded_stacks_lack_is_said_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(folded(COUNT, report(CELLS), start=START._replace(notes=["stacks have no names"]))) == 2
     assert capsys.readouterr().err == "note: stacks have no names\n"
