@@ -325,6 +325,10 @@ class BlockFlow(DeviceFlow):
         lost = {cause: causes[cause] for cause in _LOST}
         noted = {cause: count for cause, count in causes.items() if cause not in lost}
         noted[INCONSISTENT] = self._cells.shrunk
+        if self._options.filter:
+            # A request whose start is missing is nobody's, and its end does not count.
+            starts = [hook.id for hook in self.hooks if hook.serves]
+            noted[RECURSION] = sum(loaded.misses(ran, role, starts) for role in (START, BOTH))
         if self._ring is not None:
             noted[FOREIGN] = self._ring.foreign
         # Without a hook at the start, the kernel says what is in flight; requests whose end it skipped had started,
