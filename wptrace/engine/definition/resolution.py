@@ -21,6 +21,8 @@ from wptrace.engine.definition.walk import TEXT_SIZE, Found, Walker, WalkError, 
 from wptrace.errors import WptraceError
 from wptrace.kernel import system_calls
 
+_WIDEST = 64
+"""So many bits are also those of a value of which nothing is known."""
 _DIRECT = (r.TP_BTF, r.FENTRY, r.FEXIT)
 
 
@@ -374,10 +376,14 @@ def _fitting(literal: int, found: Found, comparison: Comparison) -> int:
     """The literal in the type of the value; a literal that can never match is an error."""
     if found.recipe.text:
         raise _PointError(Fault(f"{comparison.left} is a text", comparison.place))
-    known = isinstance(found.type, (Int, Enum, Ptr))
     bits = found.recipe.bits or 8 * found.recipe.size
+    if not (isinstance(found.type, (Int, Enum, Ptr)) or bits < _WIDEST) or found.recipe.otherwise:
+        return literal
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if found.recipe.signed else (0, (1 << bits) - 1)
-    if known and not found.recipe.otherwise and not low <= literal <= high:
-        kind = f"{bits} bits" if found.recipe.signed or literal >= 0 else f"{bits} bits without a sign"
+    if comparison.operator in ("==", "!=", "in", "&") and high < literal < 1 << bits:
+        # As in C: an `int` that is 0xffffffff is -1.
+        literal -= 1 << bits
+    if not low <= literal <= high:
+        kind = f"{bits} bits" if found.recipe.signed or literal > 0 else f"{bits} bits without a sign"
         raise _PointError(Fault(f"{comparison.left} has {kind} and is never {literal}", comparison.place))
     return literal

@@ -22,6 +22,8 @@ _INTEGERS = (1, 2, 4, 8)
 _CGROUP = ("cgroups", "dfl_cgrp")
 _EVENT_TEXT = "text of an event"
 _WORD = 8
+_INT_BITS = 32
+"""Without types, so many bits are an `int`, and others have no sign."""
 
 
 class WalkError(Exception):
@@ -144,7 +146,7 @@ class Walker:
             if register is None:
                 raise WalkError(f"a {self._way} does not see argument {number}, which is not in a register", at)
             number = register
-        return _Object(r.ARGUMENT, number, kind, user=self._way == r.UPROBE)
+        return _Object(r.ARGUMENT, number, kind, signed=kind < 0, user=self._way == r.UPROBE)
 
     def _operand(self, number: int, at: int) -> _Object:
         """An argument of a static probe."""
@@ -166,7 +168,8 @@ class Walker:
         kind = self._hook.returned if self._hook.typed else -1
         # A fexit program gets the result after the arguments.
         known = self._direct and self._way == r.FEXIT
-        return _Object(r.RETURNED, len(self._hook.arguments), kind, known=known, user=self._way == r.URETPROBE)
+        number = len(self._hook.arguments)
+        return _Object(r.RETURNED, number, kind, known=known, signed=kind < 0, user=self._way == r.URETPROBE)
 
     def _field_of_event(self, name: str, at: int) -> _Object:
         fields = self._hook.fields or {}
@@ -306,7 +309,7 @@ class Walker:
         index = step.element or 0
         if start.user:
             place = self._loaded(start, step.at)
-            return place._replace(offset=self._bounded(index * _WORD, step.at), signed=False, size=_WORD)
+            return place._replace(offset=self._bounded(index * _WORD, step.at), signed=True, size=_WORD)
         entry = self._types.resolve(start.type) if start.type >= 0 else None
         if isinstance(entry, Array):
             if entry.count and index >= entry.count:
@@ -421,7 +424,7 @@ class Walker:
             loads = found.loads
             if found.offset is not None:
                 loads = (*loads, Load(found.offset, found.size, False, True))
-            signed = found.signed and not path.bits
+            signed = path.bits == _INT_BITS if path.bits else found.signed
             return Recipe(found.source, found.number, loads, signed, found.size, bits=path.bits, swap=path.swap)
         if found.source == r.CPU:
             return Recipe(r.CPU, size=4, swap=path.swap)
@@ -433,7 +436,8 @@ class Walker:
             raise WalkError("its size is unknown", path.at)
         # Without a type the value may be an address or a number. It serves as a key in either case: all untyped keys
         # have bit 63 set.
-        return Recipe(found.source, found.number, found.loads, pointer=found.struct is not None)
+        pointer = found.struct is not None
+        return Recipe(found.source, found.number, found.loads, found.signed and not pointer, pointer=pointer)
 
     def _only_member(self, found: _Object, entry: Type) -> tuple[_Object, Type]:
         """The only member of a struct such as atomic_t or kuid_t."""

@@ -274,7 +274,7 @@ def test_a_classic_event_has_the_fields_of_its_record() -> None:
 
 def test_what_has_no_types_is_known_by_its_number() -> None:
     found = _first("", "tp:of_module", "item | arg0")
-    assert [(one.way, one.keys) for one in found] == [("raw_tp", (Recipe("argument"),))]
+    assert [(one.way, one.keys) for one in found] == [("raw_tp", (Recipe("argument", signed=True),))]
 
 
 def test_the_first_target_that_is_there() -> None:
@@ -348,6 +348,8 @@ def test_the_first_key_that_all_points_have() -> None:
             "the enum of item->op has no MY_OP_REED; did you mean MY_OP_READ",
         ),
         ('filter = "item->len == -1"', "tp:made", "item->len has 32 bits without a sign and is never -1"),
+        ('filter = "item->len:8 == 256"', "tp:made", "item->len:8 has 8 bits and is never 256"),
+        ('filter = "cpu == -1"', "tp:made", "cpu has 32 bits without a sign and is never -1"),
         ('filter = "item->port > 65536"', "tp:made", "item->port has 16 bits and is never 65536"),
         ('labels = [{ name = "n", value = "count", as = "text" }]', "tp:made", "the label n is not a text"),
         (
@@ -445,9 +447,26 @@ def test_a_function_of_a_program(functions: str) -> None:
     (begin,) = _in_program(f"ufn:{functions}:work", 'value = "arg1"').resolution.points[0].attachments
     assert begin.spot is not None
     assert (begin.way, begin.target, begin.spot.offset) == ("uprobe", f"{functions}:work", CODE_AT + 0x20)
-    assert begin.value == Recipe("argument", 1)
+    assert begin.value == Recipe("argument", 1, signed=True)
     (end,) = _in_program(f"uret:{functions}:work", 'value = "ret:32"').resolution.points[0].attachments
-    assert (end.way, end.value) == ("uretprobe", Recipe("returned", 0, bits=32))
+    assert (end.way, end.value) == ("uretprobe", Recipe("returned", 0, signed=True, bits=32))
+
+
+@pytest.mark.parametrize(
+    ("written", "left", "right"),
+    [
+        ("ret < 0", Recipe("returned", 0, signed=True), 0),
+        ("ret == -1", Recipe("returned", 0, signed=True), -1),
+        ("ret:32 < 0", Recipe("returned", 0, signed=True, bits=32), 0),
+        ("ret:32 == 0xffffffff", Recipe("returned", 0, signed=True, bits=32), -1),
+        ("ret:32 & 0x80000000", Recipe("returned", 0, signed=True, bits=32), -0x80000000),
+        ("ret:8 == 255", Recipe("returned", 0, bits=8), 255),
+    ],
+)
+def test_numbers_of_programs_have_the_sign_of_c(functions: str, written: str, left: Recipe, right: int) -> None:
+    """What fails returns -1: without the sign it would be a large number, and no failure."""
+    (end,) = _in_program(f"uret:{functions}:work", f'filter = "{written}"').resolution.points[0].attachments
+    assert [(one.left, one.right) for one in end.filters] == [(left, (right,))]
 
 
 def test_memory_of_a_program_is_read_by_words(functions: str) -> None:
@@ -486,7 +505,7 @@ def test_arguments_of_a_static_probe(tmp_path: Path) -> None:
         return found.value
 
     assert value("arg0") == Recipe("register", 112)
-    assert value("arg0[1]") == Recipe("register", 112, (Load(8, 8, False, True),))
+    assert value("arg0[1]") == Recipe("register", 112, (Load(8, 8, False, True),), signed=True)
     assert value("arg1") == Recipe("register", 32, (Load(-16, 4, False, True),), signed=True, size=4)
     assert value("arg2") == Recipe("constant", (1 << 64) - 7)
     assert value("arg3") == Recipe("register", 80, size=4)
