@@ -383,7 +383,8 @@ def _fitting(literal: int, found: Found, comparison: Comparison) -> int:
     if comparison.operator in ("==", "!=", "in", "&") and high < literal < 1 << bits:
         # As in C: an `int` that is 0xffffffff is -1.
         literal -= 1 << bits
-    if not low <= literal <= high:
+    below = "below " if comparison.operator == "<" and literal == low else ""
+    if below or not low <= literal <= high:
         kind = f"{bits} bits" if found.recipe.signed or literal > 0 else f"{bits} bits without a sign"
-        raise _PointError(Fault(f"{comparison.left} has {kind} and is never {literal}", comparison.place))
+        raise _PointError(Fault(f"{comparison.left} has {kind} and is never {below}{literal}", comparison.place))
     return literal

@@ -348,6 +348,7 @@ def test_the_first_key_that_all_points_have() -> None:
             "the enum of item->op has no MY_OP_REED; did you mean MY_OP_READ",
         ),
         ('filter = "item->len == -1"', "tp:made", "item->len has 32 bits without a sign and is never -1"),
+        ('filter = "item->len < 0"', "tp:made", "item->len has 32 bits without a sign and is never below 0"),
         ('filter = "item->len:8 == 256"', "tp:made", "item->len:8 has 8 bits and is never 256"),
         ('filter = "cpu == -1"', "tp:made", "cpu has 32 bits without a sign and is never -1"),
         ('filter = "item->port > 65536"', "tp:made", "item->port has 16 bits and is never 65536"),
