@@ -416,8 +416,10 @@ class Walker:
 
     def _plain(self, found: _Object, path: Path) -> Recipe:
         """A value without a type in BTF."""
-        if path.bits and (not found.user or path.bits >= 8 * found.size):
-            raise WalkError("its number of bits is unknown" if not found.user else "it has no more bits", path.at)
+        of_event = self._hook.fields is not None and found.bits > 0
+        size = found.size if found.user else found.bits if of_event else 0
+        if path.bits and path.bits >= 8 * size:
+            raise WalkError("it has no more bits" if size else "its number of bits is unknown", path.at)
         if found.user and found.source != r.CONSTANT:
             if path.swap and path.swap != 8 * found.size:
                 raise WalkError(f"it has {found.size} bytes, but the swap is of {path.swap // 8}", path.at)
@@ -430,8 +432,9 @@ class Walker:
             return Recipe(r.CPU, size=4, swap=path.swap)
         if found.source == r.CONSTANT:
             return Recipe(r.CONSTANT, found.number)
-        if self._hook.fields is not None and found.bits:
-            return Recipe(r.ARGUMENT, found.number, size=found.bits, signed=found.signed, swap=path.swap)
+        if of_event:
+            signed = found.signed and not path.bits
+            return Recipe(r.ARGUMENT, found.number, (), signed, size, bits=path.bits, swap=path.swap)
         if path.swap:
             raise WalkError("its size is unknown", path.at)
         # Without a type the value may be an address or a number. It serves as a key in either case: all untyped keys

@@ -268,6 +268,8 @@ def test_a_classic_event_has_the_fields_of_its_record() -> None:
     (first, second) = _first('labels = ["line", "rest"]', "event:made/item", "dev")[0].labels
     assert (first.text, first.number, first.located, first.size) == (True, 32, 0, 16)
     assert (second.number, second.located) == (64, 68)
+    cut = _first('value = "dev:8"', "event:made/item", "dev")[0].value
+    assert cut == Recipe("argument", 8, size=4, bits=8)
     pointed = _first('value = "(struct item *)skb->len"', "event:made/item", "dev")[0].value
     assert pointed == Recipe("argument", 56, (Load(16, 4, False),), size=4)
 
