@@ -18,6 +18,7 @@ import layout
 sys.path.insert(0, str(layout.ROOT))
 
 from wptrace.cli.main import command_names, parser
+from wptrace.engine.definition import shipped, unit
 from wptrace.flows import discover
 from wptrace.model.kind import TOTAL, names
 
@@ -40,6 +41,13 @@ _wptrace_cgroup() {
   case "$1" in /sys*) top=/ ;; esac
   for found in "$top${word//[^[:alnum:]_.:@\\/-]/}"*/; do [ -d "$found" ] && echo "/${found#"$top"}"; done
 }
+_wptrace_definition() {
+  compgen -W "$1" -- "$2"
+  compgen -f -X '!*.toml' -- "$2"
+  compgen -d -S / -- "$2"
+}
+_wptrace_flow() { _wptrace_definition "@FLOWS@" "$1"; }
+_wptrace_unit() { _wptrace_definition "@UNITS@" "$1"; }
 _wptrace() {
   local one found=()
   _shtab_wptrace "$@"
@@ -66,6 +74,12 @@ _wptrace_cgroup() {
   [[ $PREFIX == /sys* ]] || compset -P /
   if [[ -n $IPREFIX ]]; then _files -W /sys/fs/cgroup -/; else _files -/; fi
 }
+_wptrace_definition() {
+  compadd "$@"
+  _files -g '*.toml'
+}
+_wptrace_flow() { _wptrace_definition @FLOWS@ }
+_wptrace_unit() { _wptrace_definition @UNITS@ }
 """,
     "fish": """\
 function _wptrace_block
@@ -81,8 +95,25 @@ function _wptrace_cgroup
     string replace $top '' -- $found
   end
 end
+function _wptrace_flow
+  string split ' ' '@FLOWS@'
+  __fish_complete_suffix .toml
+end
+function _wptrace_unit
+  string split ' ' '@UNITS@'
+  __fish_complete_suffix .toml
+end
 """,
 }
+
+
+def preamble() -> Any:
+    """Each shell's functions, with the names of the definitions that come with wptrace."""
+    known = {"@FLOWS@": " ".join(shipped.names()), "@UNITS@": " ".join(unit.names())}
+    found = dict(_PREAMBLE)
+    for stand_in, words in known.items():
+        found = {shell: text.replace(stand_in, words) for shell, text in found.items()}
+    return found
 
 
 def _function(name: str) -> dict[str, str]:
@@ -110,16 +141,18 @@ def _completes(command: str, action: argparse.Action, shtab: Any) -> Any:
         return _function("_wptrace_pci" if command == "iopf" else "_wptrace_block")
     if "--cgroup" in action.option_strings:
         return _function("_wptrace_cgroup")
+    if action.metavar == "NAME|FILE.toml":
+        return _function("_wptrace_flow" if command == "flow" else "_wptrace_unit")
     if "--dir" in action.option_strings:
         return shtab.DIRECTORY
-    return shtab.FILE if action.metavar in ("FILE", "PATH") else None
+    return shtab.FILE if action.metavar in ("FILE", "PATH", "FILE.toml") else None
 
 
 def fish(made: argparse.ArgumentParser, shtab: Any) -> str:
     """Only the newest releases of shtab know fish, whose completions are a line for each option."""
     (commands,) = (action for action in made._actions if isinstance(action, argparse._SubParsersAction))
     words = {choice.dest: choice.help or "" for choice in commands._choices_actions}
-    lines = [_PREAMBLE["fish"], "complete -c wptrace -f", *_fish_options("__fish_use_subcommand", made, shtab)]
+    lines = [preamble()["fish"], "complete -c wptrace -f", *_fish_options("__fish_use_subcommand", made, shtab)]
     for name, command in commands.choices.items():
         lines.append(f"complete -c wptrace -n __fish_use_subcommand -a {name} -d {_quoted(words[name])}")
         lines += _fish_options(f"'__fish_seen_subcommand_from {name}'", command, shtab)
@@ -131,7 +164,7 @@ def _fish_options(when: str, command: argparse.ArgumentParser, shtab: Any) -> It
         if isinstance(action, argparse._SubParsersAction):
             continue
         completes = getattr(action, "complete", {})
-        is_file = completes == shtab.FILE or str(action.metavar).endswith("FILE.toml")
+        is_file = completes == shtab.FILE
         wanted = " ".join(map(str, action.choices or ())) or completes.get("fish", "")
         names = "".join(f" -{'l' if one.startswith('--') else 's'} {one.strip('-')}" for one in action.option_strings)
         takes = "" if action.nargs == 0 else " -r" if names else ""
@@ -157,7 +190,7 @@ def write(prefix: Path) -> bool:
         return False
     prefix.mkdir(parents=True, exist_ok=True)
     made = completed(shtab)
-    texts = {shell: shtab.complete(made, shell=shell, preamble=_PREAMBLE) for shell in ("bash", "zsh")}
+    texts = {shell: shtab.complete(made, shell=shell, preamble=preamble()) for shell in ("bash", "zsh")}
     texts["bash"] = texts["bash"].replace("-F _shtab_wptrace wptrace", "-F _wptrace wptrace")
     texts["fish"] = fish(made, shtab)
     for shell, place in layout.COMPLETIONS.items():

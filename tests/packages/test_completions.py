@@ -18,6 +18,7 @@ import pytest
 from tests.packages.installed import ROOT, run, succeeds
 from tests.unit.docs.test_man import command_parser, spellings
 from wptrace.cli.main import command_names
+from wptrace.engine.definition import shipped
 
 # The places where each shell looks for them, below a prefix.
 PLACES = {
@@ -82,6 +83,18 @@ def test_bash_completes_words(made: Path) -> None:
     assert completed(made, "wptrace", "io", "--dir", "/usr/shar") == ["/usr/share"]
 
 
+def test_bash_completes_definitions(made: Path, tmp_path: Path) -> None:
+    assert set(completed(made, "wptrace", "flow", "")) >= set(shipped.names())
+    assert completed(made, "wptrace", "flow", "ngi") == ["nginx"]
+    assert completed(made, "wptrace", "io", "--unit", "mar") == ["mariadb"]
+    for name in ("mine.toml", "mine.txt"):
+        (tmp_path / name).touch()
+    (tmp_path / "minutes").mkdir()
+    here = f"{tmp_path}/min"
+    assert completed(made, "wptrace", "flow", here) == [f"{here}e.toml", f"{here}utes/"]
+    assert completed(made, "wptrace", "agent", "-c", here) == [f"{here}e.toml", f"{here}e.txt", f"{here}utes"]
+
+
 def test_bash_completes_devices(made: Path) -> None:
     known = sorted(path.name for path in Path("/sys/class/block").iterdir())
     assert sorted(completed(made, "wptrace", "io", "--dev", "")) == known
@@ -100,6 +113,8 @@ def test_fish_completes_words(made: Path) -> None:
     assert set(words("wptrace ")) >= set(command_names())
     assert {path.name for path in Path("/sys/class/block").iterdir()} <= set(words("wptrace io --dev "))
     assert words("wptrace io --hist dev") == ["device"]
+    assert words("wptrace flow ngi") == ["nginx"]
+    assert words("wptrace io --unit mar") == ["mariadb"]
 
 
 # Names with shell expansions, for cgroups, block devices and files. MARK stands for the command that would run.
