@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from wptrace.engine.definition import definition as d
 from wptrace.engine.definition.definition import Definition, PointSpec
@@ -29,6 +29,10 @@ def faults(definition: Definition) -> Iterator[Fault]:
         yield Fault(f"there are {len(definition.labels)} labels; there is room for {d.MAX_LABEL_WORDS}", points[-1].at)
     yield from _stages(definition)
     yield from _counts(definition)
+    names = passed(points)
+    for point in points:
+        if point.after in definition.columns and point.after not in names:
+            yield Fault(f"{point.name} comes after {point.after}, which no object can pass before", point.at)
     marks = any(point.mark for point in points)
     parts = {len(way) for point in points for way in point.keys}
     if len(parts) > 1 and all(len(point.keys) == 1 and not point.becomes for point in points):
@@ -37,6 +41,16 @@ def faults(definition: Definition) -> Iterator[Fault]:
         yield from _alone(point, definition.columns, marks)
     if marks and not any(point.reached for point in points):
         yield Fault("there is a mark, and no point at which it is reached", first)
+
+
+def passed(points: Sequence[PointSpec]) -> set[str]:
+    """The names of points that an object can pass, where some come after others."""
+    found: set[str] = set()
+    while True:
+        more = {point.name for point in points if not point.after or point.begins or point.after in found}
+        if more == found:
+            return found
+        found = more
 
 
 def _stages(definition: Definition) -> Iterator[Fault]:

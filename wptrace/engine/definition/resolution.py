@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from wptrace.bpf.btf import Enum, Int, Ptr, Type
+from wptrace.engine.definition import consistency, syntax
 from wptrace.engine.definition import definition as d
 from wptrace.engine.definition import recipe as r
-from wptrace.engine.definition import syntax
 from wptrace.engine.definition.definition import Definition, LabelSpec, PointSpec
 from wptrace.engine.definition.expression import Comparison, Expression, Name
 from wptrace.engine.definition.faults import DefinitionError, Fault, Place, did_you_mean
@@ -93,8 +93,8 @@ class _Resolver:
         if self._faults:
             return
         there = [point.spec for point in points if point.attachments]
-        passed = {spec.name for spec in there}
-        alive = [spec for spec in there if not spec.after or spec.after in passed]
+        passed = consistency.passed(there)
+        alive = [spec for spec in there if not spec.after or spec.begins or spec.after in passed]
         for spec in there:
             if spec not in alive and not spec.optional:
                 self._faults.append(Fault(f"{spec.name} comes after {spec.after}, which this kernel lacks", spec.at))

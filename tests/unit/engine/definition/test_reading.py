@@ -76,6 +76,12 @@ def test_roles_follow_from_the_order(points: tuple[str, ...], roles: list[str]) 
     assert [point.role for point in _read(f'name = "x"\nkey = "a"\n{text}').points] == roles
 
 
+def test_points_that_come_after_each_other_may_have_branches_that_do_not() -> None:
+    points = (("m", 'after = "n"'), ("n", 'after = "m"'), ("n", ""))
+    passes = "".join(f'[[point]]\nname = "{name}"\nat = "tp:{name}"\n{after}\n' for name, after in points)
+    assert len(_read(_small(passes)).points) == 5
+
+
 def test_a_begin_with_a_filter_makes_the_others_quiet() -> None:
     assert [point.quiet for point in _read(_small()).points] == [False, False]
     assert [point.quiet for point in _read(_small('filter = "a == 1"')).points] == [False, True]
@@ -193,6 +199,14 @@ def test_each_key_refuses_each_wrong_type(where: str, key: keys.Key, kind: str) 
         (_small(last='role = "drop"\nvalue = "a"'), "value and labels are for points that do not drop"),
         (_small(last='role = "drop"\nlabels = ["a"]'), "value and labels are for points that do not drop"),
         (_small(last='after = "firts"'), "no point that begins or passes is called firts; did you mean first?"),
+        (
+            _small('[[point]]\nname = "m"\nat = "tp:m"\nafter = "m"', 'after = "m"'),
+            "m comes after m, which no object can pass before",
+        ),
+        (
+            _small('[[point]]\nname = "m"\nat = "tp:m"\nafter = "n"\n[[point]]\nname = "n"\nat = "tp:n"\nafter = "m"'),
+            "m comes after n, which no object can pass before",
+        ),
         (_small(last='reached = "a"'), "no point has a mark that could be reached, and last is one that ends"),
         (_small(first='mark = "a"'), "there is a mark, and no point at which it is reached"),
         (

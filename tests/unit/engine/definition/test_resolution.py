@@ -307,6 +307,13 @@ def test_what_comes_after_a_point_needs_it(optional: str, message: str) -> None:
     found = _attempt('at = "tp:made"\nkey = "item"', end=end)
     assert found.faults[0].message == message
     assert not _attempt('at = "tp:made"\nkey = "item"', end=end.replace("tp:none", "tp:moved")).faults
+    # What comes after it may be there in vain.
+    between = '[[point]]\nname = "x"\nat = "tp:moved"\nkey = "item"\noptional = true\nafter = "y"\n'
+    through = end.replace(_END, between + _END).replace(
+        f'after = "y"\noptional = {optional}', f'after = "x"\noptional = {optional}'
+    )
+    found = _attempt('at = "tp:made"\nkey = "item"', end=through)
+    assert found.faults[0].message == message.replace("after y", "after x")
 
 
 def test_the_first_key_that_all_points_have() -> None:
