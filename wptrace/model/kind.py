@@ -58,6 +58,10 @@ class Label(NamedTuple):
             return value if isinstance(value, str) else f"pasid {'-' if value is None else value}"
         return str(value)
 
+    def titled(self, value: Any) -> str:
+        """Return it for headings and sentences, where a number alone would count something."""
+        return f"{self.name} {value}" if self.type == NUMBER and isinstance(value, int) else self.shown(value)
+
     def fields(self, value: Any) -> dict[str, Any]:
         """Return the value for programs."""
         if value is ALL:
@@ -369,7 +373,7 @@ class Group(NamedTuple):
 
     @property
     def shown(self) -> str:
-        found = (label.shown(value) for label, value in zip(self.kind.labels, self.values))
+        found = (label.titled(value) for label, value in zip(self.kind.labels, self.values))
         return " ".join(filter(None, found))
 
     @property

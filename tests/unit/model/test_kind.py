@@ -111,6 +111,15 @@ def test_numbers_that_found_no_row_are_no_text() -> None:
     assert group.shown == "(rest) (rest) (rest)"
 
 
+def test_a_number_has_the_name_of_its_label_where_a_group_is_named() -> None:
+    """`0 waits` would be none."""
+    labels = [Label("op", kind.NUMBER), Label("cpu", CPU), Label("task", "text")]
+    waits = Kind("object", Noun("wait"), labels, [QUEUE], nested=True)
+    assert waits.group(0, 3, "fio").shown == "op 0 cpu3 fio"
+    assert waits.group(ALL, 3, "fio").shown == "cpu3 fio"
+    assert labels[0].shown(0) == "0"
+
+
 @pytest.mark.parametrize(
     ("label", "value", "shown", "fields"),
     [

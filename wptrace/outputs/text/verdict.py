@@ -109,7 +109,7 @@ def _largest(finding: Finding, dates: bool) -> str:
     figures, where = finding.figures, ""
     if finding.group is not None and finding.group.values and finding.group.values[0] is not ALL:
         of_it = "" if figures["dev_share"] > 0.995 else f", {figures['dev_share']:.0%} of it"
-        where = f"{of_it} on {printable(finding.group.kind.labels[0].shown(finding.group.values[0]))}"
+        where = f"{of_it} on {printable(finding.group.kind.labels[0].titled(finding.group.values[0]))}"
     took = f"mean {units.duration(figures['mean_ns'])}, p99 {units.duration(figures['p99_ns'])}"
     # The disk below is where its requests went, and not who had the time.
     if finding.who and not finding.parts:

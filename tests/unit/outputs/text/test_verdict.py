@@ -11,12 +11,13 @@ from tests.unit.outputs.path import HIT, OPERATION, REQUEST
 from tests.unit.outputs.samples import HOSTILE, MS, NOON, SECOND
 from wptrace.analysis.neighbours import WAITED
 from wptrace.flows.io import rules as of_io
-from wptrace.model.kind import ALL
+from wptrace.model.kind import ALL, NUMBER, Kind, Label, Noun
 from wptrace.model.report import Finding, Verdict
 from wptrace.outputs.text import verdict
 from wptrace.outputs.text import words as text
 
 READ, HITS, WRITE = OPERATION.group(ALL, "read"), HIT.group(ALL, "read"), REQUEST.group(ALL, "write")
+WAITS = Kind("object", Noun("wait"), [Label("op", NUMBER)], [])
 LARGEST = {
     "count": 2000,
     "share": 0.834,
@@ -98,6 +99,10 @@ def test_a_statement_of_which_there_is_little_to_say() -> None:
                 "largest", {**LARGEST, "dev_share": 1.0, "queue_depth": 0.0}, REQUEST.group("sda", "write"), "queue"
             ),
             "queue takes 83% of the time of write requests on sda (mean 4.60 ms, p99 9.10 ms)",
+        ),
+        (
+            Finding("largest", {**LARGEST, "dev_share": 1.0}, WAITS.group(0), "asked"),
+            "asked takes 83% of the time of waits on op 0 (mean 4.60 ms,",
         ),
         (
             Finding("largest", {**LARGEST, "count": 1}, OPERATION.group(ALL, "read"), "device"),
