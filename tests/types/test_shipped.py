@@ -29,14 +29,20 @@ _NO_FUSE = ("5.10", "6.1")
 # The features that a kernel lacks, and the message about it. All others have everything.
 _LACKS = {
     # Types of modules need CONFIG_DEBUG_INFO_BTF_MODULES, which came with 5.11.
-    ("rpc", "5.10"): ["there is no tracepoint rpc_task_begin on 5.10", "there is no tracepoint rpc_task_end on 5.10"],
+    ("rpc", "5.10"): [
+        f"there is no tracepoint rpc_task_{name} on 5.10: nothing is known of the module sunrpc"
+        for name in ("begin", "end")
+    ],
     ("nbd", "5.10"): [
-        f"there is no tracepoint nbd_{name} on 5.10"
+        f"there is no tracepoint nbd_{name} on 5.10: nothing is known of the module nbd"
         for name in ("send_request", "payload_sent", "header_received", "payload_received")
     ],
     # FUSE got tracepoints between 6.1 and 6.12.
     **{
-        ("fuse", name): [f"there is no tracepoint fuse_request_{at} on {name}" for at in ("send", "end")]
+        ("fuse", name): [
+            f"there is no tracepoint fuse_request_{at} on {name}: nothing is known of the module fuse"
+            for at in ("send", "end")
+        ]
         for name in _NO_FUSE
     },
 }

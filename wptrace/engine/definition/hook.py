@@ -109,7 +109,11 @@ def find(target: Target, kernel: Kernel, modules: tuple[str, ...]) -> Hook | Mis
         if found is not None:
             # A module's types include the kernel's own.
             return found if not module else found._replace(module=module)
-    return _untyped(target, kernel)
+    untyped = _untyped(target, kernel)
+    unknown = next((name for name in modules if kernel.module(name) is None), None)
+    if isinstance(untyped, Missing) and unknown is not None:
+        return untyped._replace(hint=kernel.without_module(unknown) or untyped.hint)
+    return untyped
 
 
 def _in_program(target: Target, kernel: Kernel) -> Hook | Missing:

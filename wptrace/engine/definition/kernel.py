@@ -18,6 +18,7 @@ from wptrace.errors import UsageError, WptraceError
 from wptrace.kernel import cgroups
 
 _KALLSYMS = Path("/proc/kallsyms")
+_MODULES = Path("/sys/module")
 _MAX_FORMAT = 64 * 1024
 _MAX_BTF = 64 << 20
 _FIELD = re.compile(
@@ -48,6 +49,10 @@ class Kernel:
 
     def module(self, name: str) -> Btf | None:
         return self._modules.get(name)
+
+    def without_module(self, name: str) -> str:
+        """Why there are no types of a module, to append to a message; empty if that is not known."""
+        return f": nothing is known of the module {name}"
 
     def event(self, name: str) -> dict[str, EventField] | None:
         """The fields of an event "category/name"; None if there is no such event."""
@@ -89,6 +94,9 @@ class RunningKernel(Kernel):
 
     def module(self, name: str) -> Btf | None:
         return kernel_btf.module(name)
+
+    def without_module(self, name: str) -> str:
+        return "" if (_MODULES / name).exists() else f": the module {name} is not loaded"
 
     def event(self, name: str) -> dict[str, EventField] | None:
         for home in EVENTS:

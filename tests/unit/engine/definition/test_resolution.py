@@ -14,9 +14,11 @@ from tests.unit.kernel.damage import written
 from tests.unit.kernel.test_elf_functions import ADDRESS, elf
 from tests.unit.kernel.test_sdt import CODE, CODE_AT, DATA, DATA_AT, note
 from tests.unit.kernel.test_sdt import program as with_probes
+from wptrace.bpf import kernel_btf
 from wptrace.engine.definition import reading
 from wptrace.engine.definition.check import check, lines
 from wptrace.engine.definition.faults import DefinitionError
+from wptrace.engine.definition.kernel import RunningKernel
 from wptrace.engine.definition.kinds import Names
 from wptrace.engine.definition.recipe import Attachment, Load, Recipe
 from wptrace.engine.definition.recipe import Test as Filter
@@ -290,6 +292,19 @@ def test_an_optional_point_may_be_missing() -> None:
     found = _attempt('at = "tp:made"\nkey = "item"', end=end)
     assert not found.faults
     assert found.resolution.points[2].attachments == ()
+
+
+def test_what_may_be_in_a_module_that_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = _attempt('at = "tp:begun"\nkey = "arg0"', f'{_HEAD}module = ["mine", "other"]\n')
+    assert [str(fault) for fault in found.faults] == [
+        "line 5, column 7: there is no tracepoint begun on made-up: nothing is known of the module mine"
+    ]
+    monkeypatch.setattr(kernel_btf, "vmlinux", lambda: _KERNEL.types)
+    monkeypatch.setattr("wptrace.engine.definition.kernel._MODULES", tmp_path)
+    running = RunningKernel()
+    assert running.without_module("mine") == ": the module mine is not loaded"
+    (tmp_path / "mine").mkdir()
+    assert running.without_module("mine") == ""
 
 
 def test_not_all_begins_may_be_missing() -> None:
