@@ -195,6 +195,9 @@ class Reader:
         if isinstance(value, list) and len(value) != 2:
             self._fault("noun is what one is called, or what one and many are", self._places.value(*way))
             return None
+        if not all(name.strip() for name in found):
+            self._fault("noun is blank", self._places.value(*way))
+            return None
         return None if not found else (found[0], found[-1] if len(found) == 2 else f"{found[0]}s")
 
     def _target(self, key: keys.Key, value: Any, way: Way) -> Target | None:

@@ -26,6 +26,7 @@ def _line() -> dict[str, Any]:
 
 def _value(key: Key) -> dict[str, Any]:
     parts = _one_or_more(_TEXT, keys.MAX_PARTS)
+    noun = {**_line(), "pattern": r"\S"}
     plain: dict[str, dict[str, Any]] = {
         keys.NAME: _anchored(keys.NAME_PATTERN),
         keys.LETTER: _anchored("[A-Za-z0-9]"),
@@ -39,7 +40,7 @@ def _value(key: Key) -> dict[str, Any]:
         keys.PARTS: parts,
         keys.WAYS: _one_or_more(parts, key.most),
         keys.WORDS: _one_or_more(_anchored(keys.WORD_PATTERN), key.most),
-        keys.NOUN: {"anyOf": [_line(), {"type": "array", "items": _line(), "minItems": 2, "maxItems": 2}]},
+        keys.NOUN: {"anyOf": [noun, {"type": "array", "items": noun, "minItems": 2, "maxItems": 2}]},
     }
     if key.kind == keys.LABELS:
         return _one_or_more({"anyOf": [_TEXT, _table(keys.LABEL)]}, key.most)

@@ -242,6 +242,8 @@ def test_each_key_refuses_each_wrong_type(where: str, key: keys.Key, kind: str) 
             "what the function returned is known only at ret: and uret:",
         ),
         (_small(last='advice = "' + "x" * 161 + '"'), "advice has 161 characters; there is room for 160"),
+        (f'noun = " "\n{_small()}', "noun is blank"),
+        (f'noun = ["entry", ""]\n{_small()}', "noun is blank"),
         (_small(last='advice = "a\\u0007b"'), "advice is one line of plain text"),
     ],
 )
