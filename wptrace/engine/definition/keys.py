@@ -81,7 +81,12 @@ POINT = (
     ),
     Key("unit", CHOICE, "that of the value; else bytes", choices=d.UNITS),
     Key("labels", LABELS, "by what rows are kept apart: expressions, or tables", most=d.MAX_LABEL_WORDS),
-    Key("repeat", CHOICE, "what a second begin does: nothing, or it begins anew", choices=(d.FIRST, d.RESTART)),
+    Key(
+        "repeat",
+        CHOICE,
+        "what a second begin does: nothing, or it begins anew; where a point `begins`, what is in flight passes",
+        choices=(d.FIRST, d.RESTART),
+    ),
     Key("after", NAME, "the object is seen here only if it has passed the point of this name"),
     Key("mark", EXPRESSION, "a number that the object has from here on,"),
     Key("reached", EXPRESSION, "and it passes here only when this is at least as much; 32 bits, that wrap"),
