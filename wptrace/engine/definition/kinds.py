@@ -81,7 +81,8 @@ def _stages(definition: Definition) -> list[Stage]:
             _point(following),
             point.description or f"from {point.name} to the next point that was seen",
             point.meaning or "what comes next is late",
-            point.advice,
+            # A meaning is advice as well, but not this one.
+            point.advice or ("" if point.meaning else f"what happens after {point.name}"),
             rare=all(one.optional for one in definition.points if one.name == point.name),
         )
         for point, following in zip(columns, after)

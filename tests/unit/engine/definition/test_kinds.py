@@ -39,7 +39,9 @@ def test_a_stage_for_each_point_that_is_no_end() -> None:
         ("waits", "begun", "seen", False),
         ("works", "seen", "done", True),
     ]
-    assert kind.stages[0].advice == "look there"
+    assert [stage.advice for stage in kind.stages] == ["look there", "what happens after seen"]
+    told = kind_of(resolution(point("begun", d.BEGIN, meaning="it waits"), POINTS[2]).definition, ())
+    assert told.stages[0].advice == ""
     assert (kind.noun.of(2), kind.sized) == ("2 things", False)
     assert [(label.name, label.type) for label in kind.labels] == [("disk", d.TEXT), ("core", CPU)]
     assert kind.group("sda", 3).fields == {"labels": {"disk": "sda", "core": 3}}
