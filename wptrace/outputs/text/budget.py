@@ -30,7 +30,9 @@ def lines(report: Report) -> Iterator[str]:
     untimed = sum(counts.get(UNTIMED, 0) for counts in report.counters.values())
     if untimed:
         counted = sum(found[TOTAL].count for group, found in report.cells.items() if report.counter(group, UNTIMED))
-        timed = f"{max(counted - untimed, 0):,} of {counted:,} requests"
+        sampled = (group.kind.noun.plural for group, counts in report.counters.items() if counts.get(UNTIMED))
+        nouns = " and ".join(dict.fromkeys(sampled))
+        timed = f"{max(counted - untimed, 0):,} of {counted:,} {nouns}"
         yield f"sampled: {timed} were timed and stand for all; counts are exact"
 
 

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from tests.unit.outputs import path
-from tests.unit.outputs.samples import SECOND, reported, written
+from tests.unit.outputs.samples import SECOND, distribution, reported, written
 from wptrace.flows.io.options import FS, INTERFERENCE, SAMPLE, SAVINGS
 from wptrace.model.budget import EACH, Change, Cost, Saving, Spending, Step, ladder
-from wptrace.model.kind import Group
+from wptrace.model.kind import TOTAL, Group, Kind, Noun
 from wptrace.model.report import UNTIMED, Report
 from wptrace.outputs.registry import Wanted
 from wptrace.outputs.text.budget import as_json, lines
@@ -70,7 +70,9 @@ def test_what_does_not_come_back_is_said() -> None:
 
 def test_samples_are_marked() -> None:
     found = report(spending(7, {SAMPLE: SECOND}), {READS: 500})
-    assert list(lines(found))[-1] == "sampled: 20 of 520 requests were timed and stand for all; counts are exact"
+    assert list(lines(found))[-1] == (
+        "sampled: 20 of 520 block requests were timed and stand for all; counts are exact"
+    )
     text = written(StagesView(Wanted(per_device=True)), path.start(), found)
     (title,) = [line for line in text if line.startswith("nvme0n1 read: 520 block requests")]
     assert "(20 timed)" in title
@@ -81,7 +83,14 @@ def test_samples_are_marked() -> None:
 def test_they_are_marked_where_devices_are_added_up() -> None:
     text = "\n".join(written(StagesView(Wanted()), path.start(), report(spending(7), {READS: 500})))
     assert "read: 520 block requests (20 timed)" in text
-    assert "sampled: 20 of 520 requests" in text
+    assert "sampled: 20 of 520 block requests" in text
+
+
+def test_what_is_sampled_has_its_noun() -> None:
+    packets = Kind("object", Noun("packet"), [], [])
+    cells = {packets.group(): {TOTAL: distribution([SECOND] * 90)}}
+    found = path.report()._replace(budget=spending(7), cells=cells, counters={packets.group(): {UNTIMED: 63}})
+    assert list(lines(found))[-1].startswith("sampled: 27 of 90 packets were timed")
 
 
 def test_the_live_screen_has_a_section_for_it() -> None:
