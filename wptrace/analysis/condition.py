@@ -12,7 +12,7 @@ from wptrace.errors import UsageError
 from wptrace.model.units import NS_PER, parse_duration
 
 _CONDITION = re.compile(
-    r"\s*(?P<what>[a-z_0-9.]{1,100})\s*(?P<way>[<>])\s*(?P<sign>[+-]?)(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?)\s*"
+    r"\s*(?P<what>[A-Za-z_0-9.-]{1,100})\s*(?P<way>[<>])\s*(?P<sign>[+-]?)(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?)\s*"
     r"(?P<unit>%|/s|[a-zµμ]{0,4})\s*"
 )
 

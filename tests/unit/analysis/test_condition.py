@@ -48,6 +48,11 @@ def test_when_one_holds(slower: Difference, text: str, holds: bool) -> None:
     assert found.holds is holds
 
 
+def test_stages_of_definitions_may_have_any_name() -> None:
+    assert parse("object.hr-Armed > +20us").words == ("object", "hr-Armed")
+    assert parse("object.hr-armed<-5%").words == ("object", "hr-armed")
+
+
 def test_chance_is_no_failure(slower: Difference) -> None:
     found = judge(parse("read.rate > -50%"), slower)
     assert (found.beyond, found.chance, found.holds) == (True, True, False)
