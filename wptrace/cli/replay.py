@@ -222,13 +222,16 @@ def _require(options: argparse.Namespace, head: Head) -> None:
     filters = head.start.filters
     if head.view not in _VIEWS:
         raise WptraceError(f"the capture is of a kind of trace that this version does not know: {head.view}")
+    labels = [label.name for kind in head.start.kinds if kind.nested for label in kind.labels]
     if (
         options.by is not None
+        and labels != [options.by]
         and (head.of_events or filters.get("by") != options.by)
         and not (_by(options, head) or _neighbours(options, head))
     ):
         has = f"its rows are by {filters['by']}" if "by" in filters else "the capture was made without --by"
         has = "the records of the recorder do not have it" if head.of_events else has
+        has = f"its rows are by {' and '.join(labels)}" if labels else has
         others = ", ".join(owned.answered(head))
         raise UsageError(
             f"--by {options.by} cannot be answered: {has}", f"from its events, --by can be {others}" if others else None

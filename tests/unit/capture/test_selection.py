@@ -24,7 +24,7 @@ from wptrace.flows.io.records import RECORDS
 from wptrace.flows.size import REQUEST as SIZES
 from wptrace.kernel.clock import wall_offset_ns
 from wptrace.model.book import Book
-from wptrace.model.kind import OPERATIONS, REQUESTS, Comm, Task
+from wptrace.model.kind import OPERATIONS, REQUESTS, TOTAL, Comm, Kind, Label, Noun, Task
 from wptrace.model.report import BYTES, Event, Overhead, Report, arranged
 from wptrace.model.tally import Tally
 
@@ -289,6 +289,27 @@ def test_rows_without_owners_are_not_counted_twice(rows_by_process: Path, capsys
     summary = replayed(rows_by_process, capsys, "--op=read")[-1]
     assert (summary["operations"]["finished"], summary["requests"]["finished"]) == (3, 3)
     assert summary["verdict"]["findings"][0]["stage"] == "fs"
+
+
+@pytest.mark.parametrize(("labels", "row"), [(("disk",), "sda"), (("disk", "op"), None)])
+def test_rows_of_a_definition_are_by_its_labels(
+    labels: tuple[str, ...], row: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waits = Kind("object", Noun("wait"), [Label(name, "text") for name in labels], [REQUEST.stages[0]], nested=True)
+    cells = {waits.group(*["sda"] * len(labels)): {TOTAL: distribution([5])}}
+    books = {REQUESTS: Book.read(1, 1, {}, {})}
+    whole = Report("summary", 2, 10**9, books, arranged(cells, [waits]), {}, Overhead(0, 0, 0, 0, 0, 0))
+    output = CaptureOutput(tmp_path / "flow.wpt", ABOUT._replace(view="objects", each=False))
+    output.start(START._replace(filters={}, kinds=[waits]))
+    output.interval(whole._replace(kind="interval"))
+    output.summary(whole)
+    output.close()
+    if row is not None:
+        found = replayed(tmp_path / "flow.wpt", capsys, "--by=disk")[-1]
+        assert [one["labels"] for one in found["rows"]] == [{"disk": row}]
+        return
+    with pytest.raises(UsageError, match="--by disk cannot be answered: its rows are by disk and op"):
+        main(["replay", str(tmp_path / "flow.wpt"), "--by=disk"])
 
 
 def test_rows_by_process_do_not_know_threads(rows_by_process: Path) -> None:
