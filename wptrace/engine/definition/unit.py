@@ -179,6 +179,9 @@ class _UnitReader(Reader):
         if argument is None:
             self._fault(f"{key.name} is {wanted}", self._places.value(*way))
             return None
+        if argument.bits and int(match["value"]) >> argument.bits:
+            self._fault(f"{match['argument']} is never {match['value']}", self._places.value(*way))
+            return None
         return Chosen(argument, int(match["value"]))
 
     def _others(self, key: Key, value: Any, way: Way) -> dict[int, str] | None:

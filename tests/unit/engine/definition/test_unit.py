@@ -126,6 +126,7 @@ def test_those_that_come_with_wptrace() -> None:
         (WHOLE.replace("arg1:str", "arg1"), "length is that of a text, and the label is a number"),
         (WHOLE.replace("arg2:32", "arg2:str"), "length is a number, not a text"),
         (WHOLE.replace("arg0 == 3", "arg0 > 3"), "only is argN == NUMBER or argN:BITS == NUMBER, not arg0 > 3"),
+        (WHOLE.replace("arg0 == 3", "arg0:8 == 256"), "arg0:8 is never 256"),
         (WHOLE.replace("arg0 == 3", "arg0:str == 3"), "only is argN == NUMBER or argN:BITS == NUMBER"),
         (WHOLE.replace('only = "arg0 == 3"', ""), "others are other values"),
         (WHOLE.replace("7 =", "seven ="), "others has names for numbers, not for 'seven'"),
