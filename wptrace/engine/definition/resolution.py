@@ -79,6 +79,7 @@ class _Resolver:
             self._labels.setdefault(name, (spec, Label(name, d.NUMBER, 1)))
         labels = self._all_labels()
         self._require_due(points)
+        self._require_an_end(points)
         found = Resolution(self._definition, self._kernel.name, points, labels)
         return Attempt(found, tuple(sorted(self._faults, key=lambda one: one.place)))
 
@@ -105,6 +106,22 @@ class _Resolver:
             self._faults.append(Fault("this kernel has none of the points that begin", first))
         if not any(spec.role in (d.END, d.DROP) for spec in alive):
             self._faults.append(Fault("this kernel has none of the points that end", first))
+
+    def _require_an_end(self, points: tuple[Point, ...]) -> None:
+        """Record a fault if an object begins by an address, and all end by numbers that are none, or the reverse."""
+        if self._faults or any(point.spec.becomes is not None for point in points):
+            return
+        there = [point for point in points if point.attachments]
+        ends = {_is_address(point) for point in there if point.spec.role in (d.END, d.DROP)}
+        for point in there:
+            begins = point.spec.role == d.BEGIN or point.spec.begins
+            found = _is_address(point)
+            if begins and found is not None and ends == {not found}:
+                key, others = ("an address", "numbers") if found else ("a number", "addresses")
+                message = (
+                    f"what begins at {point.spec.name} never ends: its key is {key}, those of all ends are {others}"
+                )
+                self._faults.append(Fault(message, point.spec.at))
 
     # Points
 
@@ -313,6 +330,14 @@ class _PointError(Exception):
     def __init__(self, what: Fault) -> None:
         super().__init__(what.message)
         self.fault = what
+
+
+def _is_address(point: Point) -> bool | None:
+    """Whether the key of a point is an address; None if it may be either."""
+    key, *more = point.attachments[0].keys
+    if more or key.otherwise is not None:
+        return None
+    return True if key.pointer else False if (key.bits or 8 * key.size) < _WIDEST else None
 
 
 def _written(text: str, place: Place) -> Expression:

@@ -28,6 +28,7 @@ from wptrace.kernel import system_calls
 
 _KERNEL = made_up.kernel()
 _END = '[[point]]\nname = "z"\nat = "tp:ended"\nkey = "item"\n'
+_NUMBER_END = _END.replace("item", "cpu")
 _HEAD = 'name = "x"\n'
 
 
@@ -262,17 +263,17 @@ def test_a_cgroup_and_all_below_it() -> None:
 
 
 def test_a_classic_event_has_the_fields_of_its_record() -> None:
-    found = _first('value = "delta"\nlabels = ["comm"]', "event:made/item", "dev")[0]
+    found = _first('value = "delta"\nlabels = ["comm"]', "event:made/item", "dev", end=_NUMBER_END)[0]
     assert (found.way, found.target, found.btf_id) == ("event", "made/item", 0)
     assert found.keys == (Recipe("argument", 8, size=4),)
     assert found.value == Recipe("argument", 12, signed=True, size=4)
     assert found.labels == (Recipe("argument", 16, text=True, size=16),)
-    (first, second) = _first('labels = ["line", "rest"]', "event:made/item", "dev")[0].labels
+    (first, second) = _first('labels = ["line", "rest"]', "event:made/item", "dev", end=_NUMBER_END)[0].labels
     assert (first.text, first.number, first.located, first.size) == (True, 32, 0, 16)
     assert (second.number, second.located) == (64, 68)
-    cut = _first('value = "dev:8"', "event:made/item", "dev")[0].value
+    cut = _first('value = "dev:8"', "event:made/item", "dev", end=_NUMBER_END)[0].value
     assert cut == Recipe("argument", 8, size=4, bits=8)
-    pointed = _first('value = "(struct item *)skb->len"', "event:made/item", "dev")[0].value
+    pointed = _first('value = "(struct item *)skb->len"', "event:made/item", "dev", end=_NUMBER_END)[0].value
     assert pointed == Recipe("argument", 56, (Load(16, 4, False),), size=4)
 
 
@@ -329,6 +330,23 @@ def test_what_comes_after_a_point_needs_it(optional: str, message: str) -> None:
     )
     found = _attempt('at = "tp:made"\nkey = "item"', end=through)
     assert found.faults[0].message == message.replace("after y", "after x")
+
+
+def test_what_begins_by_an_address_does_not_end_by_a_number() -> None:
+    """As with the key `task` here and `task.pid` there."""
+    end = '[[point]]\nname = "z"\nat = "tp:made"\nkey = "KEY"\n'
+    found = _attempt('at = "tp:made"\nkey = "item"', end=end.replace("KEY", "count"))
+    assert [fault.message for fault in found.faults] == [
+        "what begins at a never ends: its key is an address, those of all ends are numbers"
+    ]
+    found = _attempt('at = "tp:made"\nkey = "count"', end=end.replace("KEY", "item"))
+    assert "its key is a number, those of all ends are addresses" in found.faults[0].message
+    # Another one ends it, its key changes on the way, or may be an address after all.
+    both = end.replace("KEY", "count") + end.replace("KEY", "item")
+    assert not _attempt('at = "tp:made"\nkey = "item"', end=both).faults
+    moved = '[[point]]\nname = "y"\nat = "tp:made"\nkey = "item"\nbecomes = "count"\n'
+    assert not _attempt('at = "tp:made"\nkey = "item"', end=moved + end.replace("KEY", "count")).faults
+    assert not _attempt('at = "tp:made"\nkey = "item"', end=end.replace("KEY", "count || item")).faults
 
 
 def test_the_first_key_that_all_points_have() -> None:
