@@ -30,7 +30,7 @@ COMM, FILE, CALL, STATEMENT = "comm", "file", "call", "statement"
 UNIT = "unit"
 TEXTS = (STATEMENT, UNIT)
 """Labels that are the text of what a program works on."""
-NUMBER = "number"
+NUMBER, TEXT = "number", "text"
 OWNER = "owner"
 """Another name of the label that says whose something is."""
 OTHERS = "others"
@@ -59,8 +59,10 @@ class Label(NamedTuple):
         return str(value)
 
     def titled(self, value: Any) -> str:
-        """Return it for headings and sentences, where a number alone would count something."""
-        return f"{self.name} {value}" if self.type == NUMBER and isinstance(value, int) else self.shown(value)
+        """Return it for headings and sentences: a number alone would count something, and an empty text be all."""
+        if self.type == NUMBER and isinstance(value, int):
+            return f"{self.name} {value}"
+        return f"no {self.name}" if self.type == TEXT and value == "" else self.shown(value)
 
     def fields(self, value: Any) -> dict[str, Any]:
         """Return the value for programs."""

@@ -120,6 +120,13 @@ def test_a_number_has_the_name_of_its_label_where_a_group_is_named() -> None:
     assert labels[0].shown(0) == "0"
 
 
+def test_a_group_without_a_text_is_not_named_like_all() -> None:
+    execs = Kind("object", Noun("process", "processes"), [Label("task", kind.TEXT)], [QUEUE], nested=True)
+    assert execs.group("").shown == "no task"
+    assert execs.group(ALL).shown == ""
+    assert execs.labels[0].shown("") == ""
+
+
 @pytest.mark.parametrize(
     ("label", "value", "shown", "fields"),
     [
