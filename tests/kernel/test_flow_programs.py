@@ -148,6 +148,15 @@ def test_functions_of_processes_that_run_and_that_start(program: Path) -> None:
     }
 
 
+@pytest.mark.each_kernel
+@pytest.mark.parametrize("failed", ["ret < 0", "ret:32 < 0", "ret:32 == -1"])
+def test_what_is_below_0_has_failed(program: Path, failed: str) -> None:
+    with running(program) as process, traced(CALLS.replace("ret:32 == 0xffffffff", failed), program) as flow:
+        process.do(30)
+        flow.stop()
+        assert book(flow.snapshot()) == (30, 30, 10, 0)
+
+
 def test_a_function_that_calls_itself(program: Path) -> None:
     with traced(NESTED, program) as flow:
         with running(program) as process:
