@@ -96,8 +96,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from wptrace.flows.io import calls
-
     events = _require(options)
     if options.level == "block" and options.workload:
         raise UsageError("a command to run needs --level path or request: the block layer does not know what it starts")
@@ -109,10 +107,13 @@ def run(options: argparse.Namespace) -> int:
         # Mistakes in the options are reported first.
         by = _by(options)
         flow = _path(options, events, by)
-        undecided = _may_follow_requests(options, flow)
-        plan = [calls.PLAN] if undecided else []
-        # To count them, programs are attached.
-        why = _why_requests() if undecided and not options.dry_run else ""
+        why, plan = "", []
+        if _may_follow_requests(options, flow):
+            from wptrace.flows.io import calls
+
+            plan = [calls.PLAN]
+            # To count calls, programs are attached.
+            why = "" if options.dry_run else _why_requests()
         if why:
             options.level = "request"
             flow = _path(options, events, by, why)
