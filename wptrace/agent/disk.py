@@ -46,9 +46,9 @@ class _End(NamedTuple, Generic[T]):
 
 
 class Disk(QuietConsumer):
-    """Runs jobs in a thread, one after another. The tracing thread calls everything, and is told how each has ended.
+    """Runs jobs in a thread, one after another. Its methods are for the tracing thread, which learns how each ended.
 
-    A user who leaves alone what waits already keeps the queue short.
+    The queue has no limit of its own: callers leave out what would pile up while a disk does not answer.
     """
 
     def __init__(self, what: str, say: Callable[[str], None]) -> None:
@@ -61,8 +61,8 @@ class Disk(QuietConsumer):
         self._since = 0.0
         """When it began."""
         self._ends: deque[_End[Any]] = deque()
-        self._told_s = 0.0
-        """Since when it was said that they wait; 0 if it was not."""
+        self._waited_since = 0.0
+        """The begin of a wait that was reported; 0 if there is none."""
         self._is_closed = False
 
     @property
@@ -112,12 +112,12 @@ class Disk(QuietConsumer):
                 end = self._ends.popleft()
             end.then(end.get)
         waits, now = self.waits_s, time.monotonic()
-        if waits >= _SAID_S and not self._told_s:
-            self._told_s = now - waits
+        if waits >= _SAID_S and not self._waited_since:
+            self._waited_since = now - waits
             self._say(f"{self.what} wait for their disk, for {waits:.0f} s so far")
-        elif not waits and self._told_s:
-            self._say(f"{self.what} go on: they have waited {now - self._told_s:.0f} s for their disk")
-            self._told_s = 0.0
+        elif not waits and self._waited_since:
+            self._say(f"{self.what} go on: they have waited {now - self._waited_since:.0f} s for their disk")
+            self._waited_since = 0.0
 
     def finish(self, within_s: float) -> bool:
         """Wait so long for all jobs, and tell how they have ended; whether there is none left."""

@@ -107,16 +107,15 @@ class Actions(QuietConsumer):
 
     def _act(self, until: float, now: float) -> None:
         """Run what is due until then."""
-        due = [one for one in self._pending if one[0] <= until]
-        self._pending = [one for one in self._pending if one[0] > until]
-        self.due = min((due for due, _, _ in self._pending), default=math.inf)
+        due = [one for one in self._pending if one.at <= until]
+        self._pending = [one for one in self._pending if one.at > until]
+        self.due = min((one.at for one in self._pending), default=math.inf)
         left = self._daily.left(now)
-        for _, name, _ in due:
+        for one in due:
             if not left:
-                self._say(f"trigger {name} writes nothing: the limit of dumps for 24 hours is reached (daily)")
+                self._say(f"trigger {one.trigger} writes nothing: the limit of dumps for 24 hours is reached (daily)")
             elif self._dumping is not None:
-                self._say(f"trigger {name} writes nothing: another dump is being written")
-
+                self._say(f"trigger {one.trigger} writes nothing: another dump is being written")
         # Triggers that fire at the same time share their dumps.
         if due and left and self._dumping is None:
             self._dumping = self._dump(now, True, due)
@@ -189,11 +188,11 @@ class Actions(QuietConsumer):
 
     def _run(self, due: Sequence[_Due], files: Sequence[Path]) -> None:
         """Run the commands of triggers."""
-        for _, name, command in due:
-            if command:
-                variables = {"WPTRACE_TRIGGER": name}
-                what = f"the command of trigger {name}"
-                self._children.add(Command([*command, *map(str, files)], what, variables=variables))
+        for one in due:
+            if one.command:
+                variables = {"WPTRACE_TRIGGER": one.trigger}
+                what = f"the command of trigger {one.trigger}"
+                self._children.add(Command([*one.command, *map(str, files)], what, variables=variables))
 
     def by_hand(self, now: float) -> list[Path]:
         """Dump the recorders on request; raise if not all of them can be written."""

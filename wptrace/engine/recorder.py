@@ -202,7 +202,7 @@ class Recorder:
         return write
 
     def _statements(self, rows: mmap.mmap | bytearray, order: Sequence[int]) -> Callable[[int], Any] | None:
-        """What has the labels of statements as they are now."""
+        """Return a lookup of the labels that the statements of these records have now."""
         if self._statement_of is None:
             return None
         place = next(one.offset for one in self._record.places if one.name == self._records.statement)
